@@ -1,0 +1,38 @@
+// Collectives built on Communicator::exchange and all_gather_host.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "steppe/comm/communicator.h"
+
+namespace steppe::comm {
+
+// full [size()*n] receives every rank's shard [n] in rank order; shard may be full's own slice (no copy then).
+// Wire: (size-1)·n elements sent and received. Allocates nothing.
+Pending all_gather(Communicator& group, const at::Tensor& full, const at::Tensor& shard);
+
+// As all_gather, with sizes that differ: rows of full [Σ rows[p], …] in rank order, shard [rows[rank()], …].
+Pending all_gather_rows(Communicator& group, const at::Tensor& full, const at::Tensor& shard,
+                        std::span<const int64_t> rows);
+
+// accumulator [n] (fp32) += Σ_p (rank p's full)[rank()*n : (rank()+1)*n], summed in fp32 in rank order.
+// `full` [size()*n], any float dtype, must stay unchanged until wait() returns; `scratch` [size()*n] of full's
+// dtype receives the parts (unused, may be undefined, when size()==1). The sum runs in wait().
+Pending reduce_scatter_add(Communicator& group, const at::Tensor& accumulator, const at::Tensor& full,
+                           const at::Tensor& scratch);
+
+// in [Σ send_rows, …] ordered by destination; out [Σ receive_rows, …] ordered by source.
+Pending all_to_all_rows(Communicator& group, const at::Tensor& out, const at::Tensor& in,
+                        std::span<const int64_t> receive_rows, std::span<const int64_t> send_rows);
+
+// Sums in rank order, the same bits on every rank.
+double all_reduce_sum(Communicator& group, double value);
+std::vector<double> all_reduce_sum(Communicator& group, std::span<const double> values);
+std::vector<int64_t> all_reduce_sum(Communicator& group, std::span<const int64_t> values);
+int64_t all_reduce_max(Communicator& group, int64_t value);
+
+}  // namespace steppe::comm
