@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks that the rooms of the house depend downward only (docs/architecture.md).
 
-  * `#include "steppe/ROOM/…"` may name only the including file's own room or one below it;
-  * layout and recipe include no Torch header: they are plain arithmetic;
-  * kernels that fill raw memory (`.cu`, `*_cpu.cpp` under kernels/) include no Torch header;
-  * the environment is read in cli/ only;
-  * a file past 400 lines is reported, though it fails nothing.
+* `#include "steppe/ROOM/…"` may name only the including file's own room or one below it;
+* layout and recipe include no Torch header: they are plain arithmetic;
+* kernels that fill raw memory (`.cu`, `*_cpu.cpp` under kernels/) include no Torch header;
+* the environment is read in cli/ only;
+* a file past 400 lines is reported, though it fails nothing.
 """
 
 import re
@@ -60,7 +60,7 @@ def include_fault(path: Path, bracket: str, target: str) -> str | None:
             return f"{room} is plain C++ and includes no Torch header ({target})"
         allowed = not is_raw_kernel(path) or (path.suffix == ".cpp" and target in PLAIN)
         return None if allowed else f"a kernel over raw memory includes the Torch header {target}"
-    if target.startswith("../") or target.startswith("./"):
+    if target.startswith(("../", "./")):
         return f"{target}: include paths start at the project's root"
     if not target.startswith("steppe/"):
         return None

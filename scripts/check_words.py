@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks what may not stand in any file of the project.
 
-  * an address outside a short list of hosts: sources and papers may be cited, but where packages come
-    from is the business of each machine's own configuration;
-  * a path that exists on one machine only, or that leads out of the tree;
-  * marks of a merge gone wrong.
+* an address outside a short list of hosts: sources and papers may be cited, but where packages come
+  from is the business of each machine's own configuration;
+* a path that exists on one machine only, or that leads out of the tree;
+* marks of a merge gone wrong.
 """
 
 import re
