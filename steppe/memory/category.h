@@ -1,4 +1,5 @@
-// What an allocation is for. Every byte has one category: that of the innermost Scope on the allocating thread.
+// What an allocation is for. Every byte has one category: that of the innermost Scope on the allocating
+// thread.
 #pragma once
 
 #include <array>
@@ -32,6 +33,7 @@ std::string_view category_name(Category category);
 // Where the bytes live. On a CPU the "device" is everything not taken from the host arena.
 enum class Domain : uint8_t { kDevice, kHost };
 inline constexpr int kNumDomains = 2;
+std::string_view domain_name(Domain domain);
 
 using BytesByCategory = std::array<int64_t, kNumCategories>;
 

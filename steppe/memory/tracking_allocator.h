@@ -1,8 +1,8 @@
-// The allocator hook: replaces LibTorch's CPU and meta allocators by ones that book every block to the calling
-// thread's ledger with the category of the innermost scope. A block carries a 64-byte header (ledger, size,
-// category) before 64-byte aligned data, so that it can be released on any thread. Zero-size allocations are
-// null and not booked. Alignment is 64 bytes; the requested size is what is booked.
-// On CUDA the caching allocator's trace hook books requested sizes (tracker_cuda.cpp).
+// The allocator hook: replaces LibTorch's CPU and meta allocators by ones that book every block to the
+// calling thread's ledger with the category of the innermost scope. A block carries a 64-byte header (ledger,
+// size, category) before 64-byte aligned data, so that it can be released on any thread. Zero-size
+// allocations are null and not booked. Alignment is 64 bytes; the requested size is what is booked. On CUDA
+// the caching allocator's trace hook books requested sizes (tracker_cuda.cpp).
 //
 // Untracked by nature: from_blob, pinned memory of PyTorch, operator new inside libraries.
 #pragma once
@@ -12,8 +12,8 @@
 namespace steppe::memory {
 
 // Must be called first in main: earlier tensors stay untracked for good. Calling it again does nothing.
-// `return_freed_pages`: large blocks come from mmap and go back at once, so that RSS follows the ledger; slower,
-// for tests of honesty.
+// `return_freed_pages`: large blocks come from mmap and go back at once, so that RSS follows the ledger;
+// slower, for tests of honesty.
 struct AllocatorOptions {
   bool return_freed_pages = false;
 };
