@@ -1,0 +1,122 @@
+// Sixteen floats at a time. Reductions that must not depend on the compiler's choice of vector width keep
+// their partial sums in the lanes of a Lanes, and fold them by a fixed tree. Written with GCC's vector type
+// and loops over lanes, which compile to one instruction each with AVX-512 and to several without.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "steppe/kernels/bfloat16_cpu.h"
+
+namespace steppe::kernels::cpu {
+
+inline constexpr int kLanes = 16;
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+
+#define STEPPE_INLINE inline __attribute__((always_inline))
+
+STEPPE_INLINE Lanes broadcast(float x) {
+  return x - Lanes{};
+}
+
+STEPPE_INLINE Lanes load(const float* p) {
+  Lanes v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+STEPPE_INLINE Lanes load(const Bfloat16* p) {
+  Lanes v;
+  for (int l = 0; l < kLanes; ++l) v[l] = to_float(p[l]);
+  return v;
+}
+STEPPE_INLINE void store(float* p, Lanes v) {
+  std::memcpy(p, &v, sizeof v);
+}
+STEPPE_INLINE void store(Bfloat16* p, Lanes v) {
+  for (int l = 0; l < kLanes; ++l) p[l].bits = bfloat16_bits(v[l]);
+}
+
+// The first n < 16 values; the other lanes are `fill`.
+template <class T>
+STEPPE_INLINE Lanes load_first(const T* p, int64_t n, float fill = 0) {
+  float lanes[kLanes];
+  for (int l = 0; l < kLanes; ++l) lanes[l] = l < n ? to_float(p[l]) : fill;
+  return load(lanes);
+}
+template <class T>
+STEPPE_INLINE void store_first(T* p, Lanes v, int64_t n) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int l = 0; l < n; ++l) p[l] = from_float<T>(lanes[l]);
+}
+
+// The lanes folded by halves.
+STEPPE_INLINE float sum(Lanes v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+STEPPE_INLINE float maximum(Lanes v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] = lanes[l] < lanes[l + half] ? lanes[l + half] : lanes[l];
+  }
+  return lanes[0];
+}
+
+// a·b + c, rounded once.
+STEPPE_INLINE float mul_add(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+STEPPE_INLINE Lanes mul_add(Lanes a, Lanes b, Lanes c) {
+  Lanes r;
+  for (int l = 0; l < kLanes; ++l) r[l] = std::fma(a[l], b[l], c[l]);
+  return r;
+}
+
+// e^x within 1 ulp of the exact value, denormal results within one unit of the last place; e^−∞ = 0, overflow
+// is ∞, NaN stays NaN. x = n·ln 2 + r with |r| ≤ ln 2/2; e^r = 1 + r + r²·q(r), where q minimizes the
+// relative error (3e-9); the factor 2ⁿ is applied in two steps, so that neither overflows before the result
+// does.
+STEPPE_INLINE float exp(float x) {
+  constexpr float kShift = 0x1.8p23f;  // adding it rounds to an integer, left in the low bits
+  x = x < -104.f ? -104.f : x;
+  x = x > 89.f ? 89.f : x;
+  const float shifted = mul_add(x, 0x1.715476p0f, kShift);
+  const float n = shifted - kShift;
+  float r = mul_add(n, -0x1.62e430p-1f, x);
+  r = mul_add(n, 0x1.05c610p-29f, r);
+  float q = 0x1.6a23cep-10f;
+  q = mul_add(q, r, 0x1.123a20p-7f);
+  q = mul_add(q, r, 0x1.5558f2p-5f);
+  q = mul_add(q, r, 0x1.555492p-3f);
+  q = mul_add(q, r, 0x1.fffffcp-2f);
+  const float e = mul_add(q, r * r, r) + 1.f;
+  // Unsigned: a NaN's bits may overflow, and the product is NaN whatever the scale.
+  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kShift);
+  const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(exponent) >> 1);
+  const float scale_half = std::bit_cast<float>((half + 127u) << 23);
+  const float scale_rest = std::bit_cast<float>((exponent - half + 127u) << 23);
+  return e * scale_half * scale_rest;
+}
+STEPPE_INLINE Lanes exp(Lanes x) {
+  Lanes r;
+  for (int l = 0; l < kLanes; ++l) r[l] = exp(x[l]);
+  return r;
+}
+
+// 1 / (1 + e^−x)
+STEPPE_INLINE float sigmoid(float x) {
+  return 1.f / (1.f + exp(-x));
+}
+STEPPE_INLINE Lanes sigmoid(Lanes x) {
+  return 1.f / (1.f + exp(-x));
+}
+
+}  // namespace steppe::kernels::cpu
