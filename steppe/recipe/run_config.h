@@ -1,0 +1,209 @@
+// The configuration of a run: one struct per section of a recipe, with the keys that work in this version.
+// Components have configurations of their own, which the trainer fills from these.
+//
+// Fields are in the order of their keys and carry the same names; a field that only says "as Hugging Face"
+// has the meaning of that key in a config.json. Degrees are checked against the number of ranks, and the
+// model's sizes against each other, by whoever knows both.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "steppe/recipe/recipe.h"
+
+namespace steppe::recipe {
+
+struct RunSection {
+  std::string folder;  // default "runs/NAME"
+  std::string name;    // default: the recipe's file name without folder and extension
+  bool operator==(const RunSection&) const = default;
+};
+
+// [model.rope_scaling], or [model.rope_parameters]; fields that its type does not have stay empty.
+struct RopeScaling {
+  std::string rope_type;         // "linear", "llama3", "yarn", "default" (none)
+  std::optional<double> factor;  // all but "default"
+  std::optional<std::int64_t> original_max_position_embeddings;  // llama3 (required), yarn
+  std::optional<double> low_freq_factor, high_freq_factor;       // llama3 (required)
+  std::optional<double> beta_fast, beta_slow;                    // yarn
+  std::optional<double> attention_factor;                        // yarn
+  std::optional<double> mscale, mscale_all_dim;                  // yarn
+  std::optional<bool> truncate;                                  // yarn
+  bool operator==(const RopeScaling&) const = default;
+};
+
+// What is set here overrides the config.json; without `config` the model is made of these alone.
+struct ModelSection {
+  std::optional<std::string> config;  // path of a Hugging Face config.json
+  // As Hugging Face.
+  std::optional<std::int64_t> num_hidden_layers;
+  std::optional<std::int64_t> hidden_size;
+  std::optional<std::int64_t> num_attention_heads;
+  std::optional<std::int64_t> num_key_value_heads;
+  std::optional<std::int64_t> head_dim;
+  std::optional<std::int64_t> intermediate_size;  // of dense layers
+  std::optional<std::int64_t> vocab_size;
+  std::optional<double> rms_norm_eps;
+  std::optional<bool> tie_word_embeddings;
+  std::optional<double> rope_theta;
+  std::optional<RopeScaling> rope_scaling;
+  std::optional<std::int64_t> max_position_embeddings;
+  std::optional<std::int64_t> num_experts;
+  std::optional<std::int64_t> num_experts_per_tok;
+  std::optional<std::int64_t> moe_intermediate_size;
+  std::optional<bool> norm_topk_prob;
+  std::optional<std::int64_t> first_k_dense_replace;            // leading dense layers; 0: none
+  std::optional<std::int64_t> shared_expert_intermediate_size;  // 0: no shared expert
+  std::optional<std::string> qk_norm;      // "head", "full" (over the whole width), "none"
+  std::string compute_dtype = "bfloat16";  // or "float32": of working weights and activations
+  bool operator==(const ModelSection&) const = default;
+};
+
+struct RouterSection {
+  std::string load_balancing = "none";  // or "expert_bias": a bias per expert, no auxiliary loss
+  double bias_update_rate = 0.001;      // added or subtracted per step
+  bool force_load_balancing = false;  // every expert gets the same load, whatever the router says: for timing
+  bool operator==(const RouterSection&) const = default;
+};
+
+struct ParallelismSection {
+  std::int64_t ulysses_degree = 1;          // D: ranks that share a sequence
+  std::int64_t expert_parallel_degree = 1;  // E_p: ranks that hold disjoint experts
+  std::int64_t vocab_parallel_degree = 1;   // P: ranks that hold disjoint vocabulary intervals
+  bool operator==(const ParallelismSection&) const = default;
+};
+
+struct DispatchSection {
+  std::string kind = "ep";
+  bool operator==(const DispatchSection&) const = default;
+};
+
+struct LossSection {
+  std::string kind = "vocab_parallel";  // or "full"
+  std::int64_t ignore_index = -100;     // a target that does not count
+  bool operator==(const LossSection&) const = default;
+};
+
+struct ActivationCheckpointSection {
+  std::string mode = "full";  // keep layer boundaries only; or "none": keep everything, recompute nothing
+  bool operator==(const ActivationCheckpointSection&) const = default;
+};
+
+struct OptimizerSection {
+  std::string name = "adamw";
+  double lr = 0;  // required: the peak of the schedule
+  std::array<double, 2> betas{0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;   // of matrices; vectors are not decayed
+  double max_grad_norm = 1.0;  // global norm that gradients are clipped to; 0: not clipped
+  std::string placement = "resident";
+  bool operator==(const OptimizerSection&) const = default;
+};
+
+struct SchedulerSection {
+  std::string type = "cosine";    // or "constant", "linear", "wsd" (warm-up, stable, decay)
+  std::int64_t warmup_steps = 0;  // linear from 0; a recipe may give a fraction of training.steps
+  std::int64_t decay_steps =
+      0;  // from the peak to the minimum: right after warm-up (cosine, linear), or at the
+          // end of the run (wsd). auto: all that warm-up leaves; wsd: a tenth of the run
+  std::string decay_type = "linear";  // of wsd; or "cosine"
+  double min_lr_ratio = 0;            // the minimum, as a share of the peak
+  bool operator==(const SchedulerSection&) const = default;
+};
+
+struct TrainingSection {
+  std::int64_t steps = 0;             // required: optimizer steps of the whole run
+  std::int64_t seq_length = 0;        // required: tokens of a packed sequence
+  std::int64_t micro_batch_size = 1;  // sequences of a Ulysses group at a time
+  // Exactly one of the two is set; the second, to 1, when the recipe has neither.
+  std::optional<std::int64_t> global_batch_size;            // sequences of a step, over all ranks
+  std::optional<std::int64_t> gradient_accumulation_steps;  // micro-batches of a step
+  std::string gradient_dtype = "float32";                   // of the accumulators
+  std::int64_t seed = 42;
+  bool deterministic = true;
+  std::string on_nonfinite = "stop";  // or "skip": drop the step's update and go on
+  bool operator==(const TrainingSection&) const = default;
+};
+
+struct TrainingSource {
+  std::string path;   // what `prepare` reads; without data.prepared, the prefix of a .bin and .idx pair
+  std::string name;   // default: the path's file name without extensions; unique, and a file name itself
+  double weight = 1;  // share of the blend, relative to the others'
+  std::string type = "auto";  // of the files, for `prepare`
+  bool operator==(const TrainingSource&) const = default;
+};
+
+struct DataSection {
+  std::optional<std::string> prepared;   // folder of NAME.bin and NAME.idx
+  std::optional<std::string> tokenizer;  // tokenizer.json or its folder, "bpe:SIZE", "bytes"
+  std::string eos = "auto";              // token appended to a document, for `prepare`
+  bool packing = true;                   // several documents per sequence
+  bool document_mask = true;             // attention stays inside a document
+  bool reset_position_ids = true;        // positions restart with each document
+  std::string over_length = "split";     // or "truncate", "drop": documents longer than seq_length
+  bool shuffle = true;
+  double val_split = 0;               // share of the documents held out for validation
+  std::vector<TrainingSource> train;  // may be empty: the trainer insists, other commands do not
+  bool operator==(const DataSection&) const = default;
+};
+
+struct ValidationSet {
+  std::string path;  // as in TrainingSource
+  std::string name;
+  bool operator==(const ValidationSet&) const = default;
+};
+
+struct ValidationSection {
+  std::int64_t interval = 500;        // training steps between validations; 0: none on the way
+  std::optional<std::int64_t> steps;  // batches per set; nothing: all
+  bool at_start = true;
+  std::vector<ValidationSet> sets;
+  bool operator==(const ValidationSection&) const = default;
+};
+
+struct LoggingSection {
+  std::int64_t interval = 1;  // steps between lines
+  std::vector<std::string> report_to{"jsonl", "tensorboard"};
+  std::string run_name;       // default: run.name
+  std::string moe = "brief";  // or "detailed": loads of every layer and expert
+  bool operator==(const LoggingSection&) const = default;
+};
+
+struct HardwareSection {
+  std::optional<std::int64_t> threads_per_rank;  // nothing: auto, max(1, ⌊cores ÷ local ranks⌋)
+  bool operator==(const HardwareSection&) const = default;
+};
+
+struct CommSection {
+  double init_timeout = 600;  // seconds until all ranks have met
+  double timeout = 300;       // seconds that any other wait may take
+  bool operator==(const CommSection&) const = default;
+};
+
+struct RunConfig {
+  RunSection run;
+  ModelSection model;
+  RouterSection router;
+  ParallelismSection parallelism;
+  DispatchSection dispatch;
+  LossSection loss;
+  ActivationCheckpointSection activation_checkpoint;
+  OptimizerSection optimizer;
+  SchedulerSection lr_scheduler;
+  TrainingSection training;
+  DataSection data;
+  ValidationSection validation;
+  LoggingSection logging;
+  HardwareSection hardware;
+  CommSection comm;
+  bool operator==(const RunConfig&) const = default;
+};
+
+// Reads every section, checks what needs neither model nor ranks, and refuses keys that nothing reads.
+// ValueError as described in recipe.h.
+RunConfig read_run_config(Recipe& recipe);
+
+}  // namespace steppe::recipe

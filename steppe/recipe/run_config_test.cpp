@@ -1,0 +1,377 @@
+#include "steppe/recipe/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "steppe/base/error.h"
+#include "steppe/recipe/expect_message.h"
+#include "steppe/recipe/unknown_keys.h"
+
+namespace steppe::recipe {
+namespace {
+
+// Lines 1 to 5, then what the test adds.
+constexpr const char* kLeast = R"([optimizer]
+lr = 3e-4
+[training]
+steps = 200
+seq_length = 2048
+)";
+
+RunConfig config_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  Recipe recipe = Recipe::parse(text, "recipes/least.toml", overrides);
+  return read_run_config(recipe);
+}
+
+// The least recipe with one override must be refused with these parts in the message.
+void expect_refused(const std::string& override, std::initializer_list<std::string> parts) {
+  SCOPED_TRACE(override);
+  expect_message<ValueError>([&] { config_of(kLeast, {override}); }, parts);
+}
+
+TEST(RunConfig, DefaultsAreThoseOfTheStructs) {
+  const RunConfig config = config_of(kLeast);
+  RunConfig expected;
+  expected.run = {"runs/least", "least"};
+  expected.optimizer.lr = 3e-4;
+  expected.training.steps = 200;
+  expected.training.seq_length = 2048;
+  expected.training.gradient_accumulation_steps = 1;
+  expected.lr_scheduler.decay_steps = 200;
+  expected.logging.run_name = "least";
+  EXPECT_EQ(config, expected);
+}
+
+constexpr const char* kEverything = R"(
+[run]
+name = "trial"
+folder = "out/trial"
+[model]
+config = "models/a/config.json"
+num_hidden_layers = 3
+hidden_size = 64
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 16
+intermediate_size = 96
+vocab_size = 1000
+rms_norm_eps = 1e-5
+tie_word_embeddings = true
+rope_theta = 1e6
+rope_scaling = {rope_type = "yarn", factor = 4, original_max_position_embeddings = 4096, beta_fast = 32, attention_factor = 1.2, truncate = false}
+max_position_embeddings = 16384
+num_experts = 8
+num_experts_per_tok = 2
+moe_intermediate_size = 32
+norm_topk_prob = false
+first_k_dense_replace = 1
+shared_expert_intermediate_size = 48
+qk_norm = "none"
+compute_dtype = "float32"
+[router]
+load_balancing = "expert_bias"
+bias_update_rate = 0.01
+force_load_balancing = true
+[parallelism]
+ulysses_degree = 2
+expert_parallel_degree = 4
+vocab_parallel_degree = 3
+[dispatch]
+kind = "ep"
+[loss]
+kind = "full"
+ignore_index = -1
+[activation_checkpoint]
+mode = "none"
+[optimizer]
+name = "adamw"
+lr = 1e-3
+betas = [0.8, 0.99]
+eps = 1e-6
+weight_decay = 0
+max_grad_norm = 0.5
+placement = "resident"
+[lr_scheduler]
+type = "wsd"
+warmup_steps = 0.1
+decay_type = "cosine"
+min_lr_ratio = 0.1
+[training]
+steps = 500
+seq_length = 333
+micro_batch_size = 2
+global_batch_size = 12
+gradient_dtype = "float32"
+seed = 7
+deterministic = false
+on_nonfinite = "skip"
+[data]
+prepared = "data/prepared"
+tokenizer = "bpe:8192"
+eos = "<end>"
+packing = false
+document_mask = false
+reset_position_ids = false
+over_length = "truncate"
+shuffle = false
+val_split = 0.05
+[[data.train]]
+path = "corpus/code.jsonl.gz"
+weight = 3
+[[data.train]]
+path = "corpus/prose/"
+name = "books"
+type = "text"
+[validation]
+interval = 50
+steps = 10
+at_start = false
+[[validation.set]]
+path = "held_out.txt"
+[logging]
+interval = 5
+report_to = ["jsonl"]
+run_name = "first"
+moe = "detailed"
+[hardware]
+threads_per_rank = 3
+[comm]
+init_timeout = 60
+timeout = 2.5
+)";
+
+TEST(RunConfig, ReadsEveryKey) {
+  const RunConfig config = config_of(kEverything);
+  EXPECT_EQ(config.run.folder, "out/trial");
+  EXPECT_EQ(config.model.head_dim, 16);
+  EXPECT_EQ(config.model.rope_theta, 1e6);
+  ASSERT_TRUE(config.model.rope_scaling);
+  EXPECT_EQ(config.model.rope_scaling->factor, 4.0);
+  EXPECT_EQ(config.model.rope_scaling->truncate, false);
+  EXPECT_EQ(config.model.rope_scaling->beta_slow, std::nullopt);
+  EXPECT_EQ(config.parallelism.vocab_parallel_degree, 3);
+  EXPECT_EQ(config.optimizer.betas, (std::array<double, 2>{0.8, 0.99}));
+  EXPECT_EQ(config.lr_scheduler.warmup_steps, 50);  // 0.1 · 500
+  EXPECT_EQ(config.lr_scheduler.decay_steps, 50);   // a tenth of the run
+  EXPECT_EQ(config.training.global_batch_size, 12);
+  EXPECT_EQ(config.training.gradient_accumulation_steps, std::nullopt);
+  ASSERT_EQ(config.data.train.size(), 2u);
+  EXPECT_EQ(config.data.train[0].name, "code");
+  EXPECT_EQ(config.data.train[1].name, "books");
+  EXPECT_EQ(config.validation.sets.at(0).name, "held_out");
+  EXPECT_EQ(config.comm.timeout, 2.5);
+}
+
+TEST(RunConfig, ResolvedTomlLoadsBackToTheSame) {
+  for (const char* text : {kLeast, kEverything}) {
+    Recipe recipe = Recipe::parse(text, "recipes/least.toml");
+    const RunConfig config = read_run_config(recipe);
+    const std::string resolved = recipe.resolved_toml();
+    // Under another name, so that names come from the text.
+    Recipe again = Recipe::parse(resolved, "elsewhere/resolved.toml");
+    EXPECT_EQ(read_run_config(again), config);
+    // And is a fixed point, but for the file's name in the first line.
+    const std::string twice = again.resolved_toml();
+    EXPECT_EQ(twice.substr(twice.find('\n')), resolved.substr(resolved.find('\n')));
+  }
+}
+
+TEST(RunConfig, RequiredKeysAreAllReportedAtOnce) {
+  expect_message<ValueError>(
+      [] { config_of("[optimizer]\nlearning_rate = 1e-3\n[[data.train]]\nname = 'a'\n"); },
+      {"`optimizer.learning_rate` (recipes/least.toml:2): in Steppe `optimizer.lr`",
+       "`optimizer.lr` (recipes/least.toml) is required", "`training.steps`", "`training.seq_length`",
+       "`data.train[0].path`"});
+}
+
+TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
+  expect_message<ValueError>([] { config_of(std::string(kLeast) + "micro_batch_size = 0\n"); },
+                             {"training.micro_batch_size = 0 (recipes/least.toml:6) must be at least 1"});
+  const std::pair<const char*, const char*> bad[] = {
+      {"run.name=a/b", "file name"},
+      {"run.folder=\"\"", "empty"},
+      {"model.config=\"\"", "config.json"},
+      {"model.hidden_size=0", "at least 1"},
+      {"model.first_k_dense_replace=-1", "at least 0"},
+      {"model.shared_expert_intermediate_size=-1", "at least 0"},
+      {"model.rms_norm_eps=0", "above 0"},
+      {"model.rope_theta=-1", "above 0"},
+      {"model.qk_norm=layer", "\"head\", \"full\", \"none\""},
+      {"model.compute_dtype=float16", "\"bfloat16\", \"float32\""},
+      {"model.rope_scaling.rope_type=longrope", "\"yarn\""},
+      {"router.load_balancing=aux", "\"none\", \"expert_bias\""},
+      {"router.bias_update_rate=0", "above 0"},
+      {"router.force_load_balancing=1", "true or false"},
+      {"parallelism.ulysses_degree=0", "at least 1"},
+      {"parallelism.expert_parallel_degree=1.5", "whole number"},
+      {"parallelism.vocab_parallel_degree=-2", "at least 1"},
+      {"dispatch.kind=pipelined_llep", "does not exist in this version; it must be \"ep\""},
+      {"loss.kind=ring", "\"vocab_parallel\", \"full\""},
+      {"loss.ignore_index=0", "below 0"},
+      {"activation_checkpoint.mode=selective", "\"full\", \"none\""},
+      {"optimizer.name=sgd", "\"adamw\""},
+      {"optimizer.lr=0", "above 0"},
+      {"optimizer.lr=nan", "a number"},
+      {"optimizer.betas=[0.9]", "two numbers"},
+      {"optimizer.betas=[0.9, 1.0]", "two numbers"},
+      {"optimizer.eps=0", "above 0"},
+      {"optimizer.weight_decay=-0.1", "at least 0"},
+      {"optimizer.max_grad_norm=-1", "at least 0"},
+      {"optimizer.placement=cpu", "must be \"resident\""},
+      {"lr_scheduler.type=step", "\"wsd\""},
+      {"lr_scheduler.warmup_steps=1.5", "whole number"},
+      {"lr_scheduler.warmup_steps=-1", "whole number"},
+      {"lr_scheduler.warmup_steps=201", "at most training.steps = 200"},
+      {"lr_scheduler.decay_steps=201", "at most the 200 steps"},
+      {"lr_scheduler.decay_steps=-1", "at least 0"},
+      {"lr_scheduler.decay_type=sqrt", "\"linear\", \"cosine\""},
+      {"lr_scheduler.min_lr_ratio=1.1", "from 0 to 1"},
+      {"training.steps=0", "at least 1"},
+      {"training.seq_length=0", "at least 1"},
+      {"training.global_batch_size=0", "at least 1"},
+      {"training.gradient_accumulation_steps=0", "at least 1"},
+      {"training.gradient_dtype=bfloat16", "must be \"float32\""},
+      {"training.seed=-1", "at least 0"},
+      {"training.deterministic=maybe", "true or false"},
+      {"training.on_nonfinite=ignore", "\"stop\", \"skip\""},
+      {"data.prepared=\"\"", "folder"},
+      {"data.tokenizer=\"\"", "tokenizer.json"},
+      {"data.over_length=wrap", "\"truncate\""},
+      {"data.val_split=1", "below 1"},
+      {"data.train=corpus", "[[data.train]]"},
+      {"validation.interval=-1", "at least 0"},
+      {"validation.steps=0", "\"all\""},
+      {"validation.steps=some", "\"all\""},
+      {"logging.interval=0", "at least 1"},
+      {"logging.report_to=[\"wandb\"]", "\"tensorboard\""},
+      {"logging.moe=loud", "\"detailed\""},
+      {"hardware.threads_per_rank=0", "\"auto\""},
+      {"comm.init_timeout=0", "seconds"},
+      {"comm.timeout=-5", "seconds"},
+  };
+  for (const auto& [override, expectation] : bad) {
+    const std::string key = std::string(override).substr(0, std::string(override).find('='));
+    expect_refused(override, {"[recipe] " + key + " = ", "(--set)", expectation});
+  }
+}
+
+TEST(RunConfig, KeysThatContradictEachOther) {
+  expect_message<ValueError>(
+      [] {
+        config_of(kLeast, {"training.global_batch_size=8", "training.gradient_accumulation_steps=2"});
+      },
+      {"training.gradient_accumulation_steps = 2 (--set)", "training.global_batch_size = 8", "keep one"});
+  expect_message<ValueError>(
+      [] {
+        config_of(kLeast, {"model.num_experts=4", "model.num_experts_per_tok=5"});
+      },
+      {"model.num_experts_per_tok = 5 (--set) must be at most model.num_experts = 4"});
+  expect_message<ValueError>(
+      [] {
+        config_of(kLeast, {"lr_scheduler.type=constant", "lr_scheduler.decay_steps=5"});
+      },
+      {"lr_scheduler.decay_steps = 5 (--set)", "\"constant\""});
+  expect_message<ValueError>(
+      [] {
+        config_of(std::string(kLeast) +
+                  "[[data.train]]\npath='a/x.txt'\n"
+                  "[[data.train]]\npath='b/x.txt'\n");
+      },
+      {"data.train[1].name = \"x\" (default)", "names must differ"});
+  expect_message<ValueError>(
+      [] { config_of(std::string(kLeast) + "[[data.train]]\npath='a'\nname='x y'\n"); },
+      {"data.train[0].name = \"x y\" (recipes/least.toml:8)", "it names files"});
+  expect_message<ValueError>([] { config_of(std::string(kLeast) + "[[data.train]]\npath='a'\nweight=0\n"); },
+                             {"data.train[0].weight = 0.0 (recipes/least.toml:8) must be above 0"});
+}
+
+TEST(RunConfig, RopeScalingTakesTheKeysOfItsType) {
+  const auto with = [](const std::string& lines) { return config_of(std::string(kLeast) + lines); };
+  const auto refused = [&](const std::string& lines, std::initializer_list<std::string> parts) {
+    expect_message<ValueError>([&] { with(lines); }, parts);
+  };
+  const RopeScaling llama3 = *with(R"([model.rope_scaling]
+rope_type = "llama3"
+factor = 8
+low_freq_factor = 1
+high_freq_factor = 4
+original_max_position_embeddings = 8192
+)")
+                                  .model.rope_scaling;
+  EXPECT_EQ(llama3.high_freq_factor, 4.0);
+  EXPECT_EQ(llama3.original_max_position_embeddings, 8192);
+  EXPECT_EQ(with("[model.rope_scaling]\nrope_type = \"default\"\n").model.rope_scaling->factor, std::nullopt);
+
+  // The newer name of the same table, with rope_theta inside; the resolved recipe keeps it.
+  const std::string parameters =
+      "[model.rope_parameters]\nrope_type = \"linear\"\nfactor = 2\nrope_theta = 5e5\n";
+  const RunConfig newer = with(parameters);
+  EXPECT_EQ(newer.model.rope_theta, 5e5);
+  EXPECT_EQ(newer.model.rope_scaling->factor, 2.0);
+  Recipe recipe = Recipe::parse(kLeast + parameters, "recipes/least.toml");
+  read_run_config(recipe);
+  EXPECT_EQ(config_of(recipe.resolved_toml()), newer);
+
+  refused(parameters + "[model]\nrope_theta = 1e4\n", {"model.rope_parameters.rope_theta", "keep one"});
+  refused(parameters + "[model.rope_scaling]\nrope_type = \"default\"\n",
+          {"model.rope_scaling (recipes/least.toml:10)", "model.rope_parameters (recipes/least.toml:6)"});
+  refused("[model.rope_scaling]\nfactor = 2\n",
+          {"`model.rope_scaling.rope_type` (recipes/least.toml) is required"});
+  refused("[model.rope_scaling]\nrope_type = \"linear\"\n", {"`model.rope_scaling.factor`", "is required"});
+  refused("[model.rope_scaling]\nrope_type = \"linear\"\nfactor = 0.5\n", {"factor = 0.5", "at least 1"});
+  refused("[model.rope_scaling]\nrope_type = \"linear\"\nfactor = 2\nbeta_fast = 32\n",
+          {"model.rope_scaling.beta_fast (recipes/least.toml:9) belongs to rope_type = \"yarn\""});
+  refused("[model.rope_scaling]\nrope_type = \"yarn\"\nfactor = 2\nlow_freq_factor = 1\n",
+          {"low_freq_factor (recipes/least.toml:9) belongs to rope_type = \"llama3\""});
+  refused(
+      "[model.rope_scaling]\nrope_type = \"llama3\"\nfactor = 2\nlow_freq_factor = 4\nhigh_freq_factor = 1\n",
+      {"high_freq_factor = 1.0", "must be above low_freq_factor = 4"});
+}
+
+TEST(RunConfig, DecayFillsWhatWarmUpLeaves) {
+  const auto scheduler = [](const std::vector<std::string>& overrides) {
+    return config_of(kLeast, overrides).lr_scheduler;
+  };
+  EXPECT_EQ(scheduler({"lr_scheduler.warmup_steps=30"}).decay_steps, 170);
+  EXPECT_EQ(scheduler({"lr_scheduler.type=constant", "lr_scheduler.warmup_steps=30"}).decay_steps, 0);
+  EXPECT_EQ(scheduler({"lr_scheduler.type=wsd"}).decay_steps, 20);
+  EXPECT_EQ(scheduler({"lr_scheduler.type=wsd", "lr_scheduler.warmup_steps=195"}).decay_steps, 5);
+  EXPECT_EQ(scheduler({"lr_scheduler.type=wsd", "lr_scheduler.decay_steps=40"}).decay_steps, 40);
+  EXPECT_EQ(scheduler({"lr_scheduler.warmup_steps=200"}).decay_steps, 0);
+}
+
+// The tables behind the messages must not drift from what is read.
+TEST(RunConfig, PlannedKeysAreNotReadAndAliasesLeadSomewhere) {
+  Recipe recipe = Recipe::parse(kEverything, "run.toml");
+  read_run_config(recipe);
+  std::set<std::string> known{
+      "data.train",        "data.train[].path",     "data.train[].type",
+      "data.train[].name", "validation.set[].path", "training.gradient_accumulation_steps"};
+  const Document document = Document::parse(recipe.resolved_toml(), "resolved");
+  for (const Entry& entry : document.entries()) known.insert(entry.key);
+  for (const std::string_view planned : planned_keys()) {
+    for (const std::string& key : known)
+      EXPECT_FALSE(key == planned || key.starts_with(std::string(planned) + '.'))
+          << key << " is not planned, but read";
+    known.insert(std::string(planned));
+  }
+  for (const Alias& alias : aliases()) EXPECT_TRUE(known.count(std::string(alias.ours))) << alias.ours;
+}
+
+TEST(RunConfig, EveryRecipeOfTheProjectLoads) {
+  std::size_t count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(STEPPE_RECIPES)) {
+    if (file.path().extension() != ".toml") continue;
+    SCOPED_TRACE(file.path().string());
+    Recipe recipe = Recipe::load(file.path().string());
+    EXPECT_NO_THROW(read_run_config(recipe));
+    ++count;
+  }
+  EXPECT_GE(count, 1u);
+}
+
+}  // namespace
+}  // namespace steppe::recipe

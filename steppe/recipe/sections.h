@@ -1,0 +1,20 @@
+// Readers of the sections of a RunConfig; each checks its own keys.
+#pragma once
+
+#include "steppe/recipe/run_config.h"
+
+namespace steppe::recipe {
+
+ModelSection read_model_section(Recipe& recipe);
+OptimizerSection read_optimizer_section(Recipe& recipe);
+// `steps` is training.steps, of which warm-up and decay may be shares.
+SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps);
+TrainingSection read_training_section(Recipe& recipe);
+DataSection read_data_section(Recipe& recipe);
+ValidationSection read_validation_section(Recipe& recipe);
+
+// Whole numbers with a lower bound, the commonest check.
+std::int64_t integer_at_least(Recipe& recipe, std::string_view key, std::int64_t least,
+                              std::int64_t fallback);
+
+}  // namespace steppe::recipe
