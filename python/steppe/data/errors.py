@@ -1,0 +1,5 @@
+"""The one error that the command line prints without a traceback."""
+
+
+class PrepareError(Exception):
+    """A mistake in what the user gave: the message names the value, what it must be, and where it came from."""
