@@ -1,0 +1,116 @@
+#include "steppe/ops/expert_mlp/expert_mlp.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "steppe/base/error.h"
+#include "steppe/kernels/swiglu.h"
+#include "steppe/memory/scope.h"
+#include "steppe/ops/product.h"
+
+namespace steppe::ops {
+namespace {
+
+// Rows of one expert within a tile.
+struct Segment {
+  int64_t expert, begin, rows;
+};
+using Tile = std::vector<Segment>;
+
+// Whole experts while they fit, then parts of one.
+std::vector<Tile> cut_tiles(std::span<const int64_t> rows_of_expert, int64_t tile_rows) {
+  const int64_t limit = tile_rows > 0 ? tile_rows : std::numeric_limits<int64_t>::max();
+  std::vector<Tile> tiles;
+  int64_t filled = limit, row = 0;
+  for (int64_t e = 0; e < static_cast<int64_t>(rows_of_expert.size()); ++e) {
+    for (int64_t left = rows_of_expert[e]; left > 0;) {
+      if (filled == limit || (left > limit - filled && left <= limit)) {
+        tiles.emplace_back();
+        filled = 0;
+      }
+      const int64_t rows = std::min(left, limit - filled);
+      tiles.back().push_back({e, row, rows});
+      filled += rows, row += rows, left -= rows;
+    }
+  }
+  return tiles;
+}
+
+int64_t rows_of(const Tile& tile) {
+  int64_t rows = 0;
+  for (const auto& segment : tile) rows += segment.rows;
+  return rows;
+}
+
+int64_t largest(const std::vector<Tile>& tiles) {
+  int64_t rows = 0;
+  for (const auto& tile : tiles) rows = std::max(rows, rows_of(tile));
+  return rows;
+}
+
+// Calls use(segment, rows of the segment within the tile's buffers).
+template <class Use>
+void for_segments(const Tile& tile, Use use) {
+  const int64_t first = tile.front().begin;
+  for (const auto& segment : tile) use(segment, segment.begin - first);
+}
+
+}  // namespace
+
+void expert_mlp_forward(const OpContext& context, const at::Tensor& y_RH, const ExpertRows& rows,
+                        const ExpertWeights& weights, const at::Tensor& keep_gate_up_R2I, int64_t tile_rows) {
+  const memory::Scope scope(memory::Category::kExpert);
+  const int64_t total = rows.x_RH.size(0), two_i = weights.gate_up_E2IH.size(1);
+  STEPPE_ASSERT(std::accumulate(rows.rows_of_expert.begin(), rows.rows_of_expert.end(), int64_t{0}) == total,
+                "[expert_mlp] rows_of_expert sums to another number than the {} rows given", total);
+  if (total == 0) return;
+  const auto tiles = cut_tiles(rows.rows_of_expert, tile_rows);
+  const int64_t most = largest(tiles);
+  const auto gate_up_tile = keep_gate_up_R2I.defined() ? at::Tensor{} : context.empty({most, two_i});
+  const auto act_tile = context.empty({most, two_i / 2});
+  for (const auto& tile : tiles) {
+    const int64_t begin = tile.front().begin, n = rows_of(tile);
+    const auto gate_up =
+        keep_gate_up_R2I.defined() ? keep_gate_up_R2I.narrow(0, begin, n) : gate_up_tile.narrow(0, 0, n);
+    const auto act = act_tile.narrow(0, 0, n);
+    for_segments(tile, [&](const Segment& s, int64_t at) {
+      const auto part = gate_up.narrow(0, at, s.rows);
+      product(context, FlopKind::kExpert, part, rows.x_RH.narrow(0, s.begin, s.rows), weights.gate_up_E2IH.select(0, s.expert).t());
+      kernels::swiglu_forward(act.narrow(0, at, s.rows), part, rows.weight_R.narrow(0, s.begin, s.rows));
+      product(context, FlopKind::kExpert, y_RH.narrow(0, s.begin, s.rows), act.narrow(0, at, s.rows),
+                      weights.down_EHI.select(0, s.expert).t());
+    });
+  }
+}
+
+void expert_mlp_backward(const OpContext& context, const ExpertBackward& args) {
+  const memory::Scope scope(memory::Category::kExpert);
+  const auto& rows = args.rows;
+  const int64_t total = rows.x_RH.size(0), two_i = args.weights.gate_up_E2IH.size(1);
+  if (total == 0) return;
+  const bool kept = args.kept_gate_up_R2I.defined();
+  const auto tiles = cut_tiles(rows.rows_of_expert, args.tile_rows);
+  const int64_t most = largest(tiles);
+  const auto gate_up_tile = kept ? at::Tensor{} : context.empty({most, two_i});
+  const auto act_tile = context.empty({most, two_i / 2});
+  for (const auto& tile : tiles) {
+    const int64_t begin = tile.front().begin, n = rows_of(tile);
+    const auto gate_up = kept ? args.kept_gate_up_R2I.narrow(0, begin, n) : gate_up_tile.narrow(0, 0, n);
+    const auto act = act_tile.narrow(0, 0, n);
+    for_segments(tile, [&](const Segment& s, int64_t at) {
+      const auto x = rows.x_RH.narrow(0, s.begin, s.rows), dy = args.dy_RH.narrow(0, s.begin, s.rows);
+      const auto a = act.narrow(0, at, s.rows), gu = gate_up.narrow(0, at, s.rows);
+      if (!kept) product(context, FlopKind::kExpert, gu, x, args.weights.gate_up_E2IH.select(0, s.expert).t());
+      product(context, FlopKind::kExpert, a, dy, args.weights.down_EHI.select(0, s.expert));
+      kernels::swiglu_backward_inplace(gu, a, rows.weight_R.narrow(0, s.begin, s.rows),
+                                       args.dweight_R.narrow(0, s.begin, s.rows));
+      product_accumulate(context, FlopKind::kExpert, args.grads.down_EHI.select(0, s.expert), dy.t(), a);
+      product_accumulate(context, FlopKind::kExpert, args.grads.gate_up_E2IH.select(0, s.expert), gu.t(), x);
+      product(context, FlopKind::kExpert, dy, gu, args.weights.gate_up_E2IH.select(0, s.expert));
+    });
+  }
+}
+
+}  // namespace steppe::ops

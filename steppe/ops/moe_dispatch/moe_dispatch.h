@@ -1,0 +1,69 @@
+// Expert dispatch: every token's rows travel to the ranks that hold its experts, through them, and back, where a
+// token's k results are added. This header is the contract of all kinds; `ep` is the plain all-to-all one.
+//
+//   y [N, H] += Σ_j expert_{ids[t,j]}(x_t) · weights[t,j]
+//
+// `ep`: order by destination, one all-to-all-v out, the experts, one back.
+// Shapes: x [N, H] in the working dtype, ids [N, k] int32, weights [N, k] fp32; a token may list an expert more than
+// once, each listing is a route of its own. Experts are dealt to the E_p ranks of the group in order, E/E_p each.
+// Collective over the expert group, one call per layer and pass, in the same order on all its ranks; ranks may have
+// any N, 0 included. Host syncs: none here; the counts come from exchange_route_counts, one host exchange per layer
+// and micro-batch.
+// Allocates in category `dispatch`, with n = N·k routes sent and R received: forward the send buffer n·H, the
+// receive buffer R·H, and its regrouping by expert R·H (never all three at once; with E_p = 1 only n·H), and
+// indices 8·n bytes; backward the same for x and for dy. In category `expert`: see expert_mlp.h.
+// Keeps nothing sized by the routing between the passes, unless `saved` is given.
+// Deterministic: results are added in the order j = 0 … k−1, in fp32.
+// Source: GShard (Lepikhin et al. 2020), as in Megatron Core's all-to-all dispatcher.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "steppe/comm/communicator.h"
+#include "steppe/ops/context.h"
+#include "steppe/ops/expert_mlp/expert_mlp.h"
+
+namespace steppe::ops {
+
+// Routes from every source rank of the expert group to every expert, known to all ranks of the group.
+struct RouteCounts {
+  int64_t num_experts = 0;
+  std::vector<int64_t> routes;  // [source][expert]
+  int64_t from_to(int64_t source, int64_t expert) const { return routes[source * num_experts + expert]; }
+};
+RouteCounts exchange_route_counts(comm::Communicator& expert_group, std::span<const int64_t> counts_E);
+
+// What was decided for a layer and micro-batch; pinned from its first forward to its backward.
+struct PinnedRouting {
+  at::Tensor ids_Nk;      // int32
+  at::Tensor weights_Nk;  // fp32
+  RouteCounts counts;
+};
+
+// Kept between the passes when nothing is recomputed.
+struct DispatchSaved {
+  at::Tensor slot_of_route, route_of_slot;
+  at::Tensor x_RH, weight_R, gate_up_R2I;
+};
+
+struct DispatchOptions {
+  int64_t tile_rows = 0;  // rows of an expert tile; 0: all at once
+};
+
+void ep_forward(const OpContext& context, comm::Communicator& expert_group, const at::Tensor& y_NH,
+                const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
+                const DispatchOptions& options, DispatchSaved* saved);
+
+struct DispatchGradients {
+  at::Tensor dx_NH;        // written
+  at::Tensor dweights_Nk;  // written
+  ExpertGradients experts; // accumulated
+};
+// Recomputes gate and up, unless `saved` is given, which is consumed.
+void ep_backward(const OpContext& context, comm::Communicator& expert_group, const DispatchGradients& grads,
+                 const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
+                 const ExpertWeights& weights, const DispatchOptions& options, DispatchSaved* saved);
+
+}  // namespace steppe::ops

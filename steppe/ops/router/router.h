@@ -1,0 +1,79 @@
+// The MoE router: scores of every expert, the k chosen, and their weights. Everything in fp32.
+//
+// Who decides is a RoutingSource: the router itself (largest scores, plus the balancing bias), a recorded routing
+// (tests; comparisons between layouts), or a profile (planning, where there are no values). Weights are always the
+// scores at the chosen ids, so a replayed or profiled routing still trains its router.
+// The decision is made once per layer and micro-batch, in the first forward, and pinned by the caller.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "steppe/ops/context.h"
+
+namespace steppe::ops {
+
+struct RouterConfig {
+  int64_t num_experts = 0, top_k = 0;
+  bool normalize = true;  // weights of a token sum to 1
+};
+
+// Which tokens are being routed.
+struct RoutedTokens {
+  int64_t layer = 0;
+  std::span<const int64_t> token_ids;  // [N] layout-independent identity of each token, host
+};
+
+class RoutingSource {
+ public:
+  virtual ~RoutingSource() = default;
+  // Fills ids [N, k] int32 (left alone on `meta`) and returns this rank's routes per expert [E], on the host.
+  // counts_E: int64 scratch on the device. Costs one device-to-host copy of E counts.
+  virtual std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
+                                      const at::Tensor& scores_NE, const at::Tensor& bias_E,
+                                      const at::Tensor& counts_E) = 0;
+};
+
+// The k largest of score + bias; ties go to the lower id.
+class TopKRouting final : public RoutingSource {
+ public:
+  std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk, const at::Tensor& scores_NE,
+                              const at::Tensor& bias_E, const at::Tensor& counts_E) override;
+};
+
+// A routing given as a function of (layer, token id) → k expert ids. A table of a recorded run, or a profile.
+class GivenRouting final : public RoutingSource {
+ public:
+  using Function = std::function<void(int64_t layer, int64_t token_id, std::span<int32_t> experts_k)>;
+  GivenRouting(Function experts_of, RouterConfig config) : experts_of_(std::move(experts_of)), config_(config) {}
+  std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk, const at::Tensor& scores_NE,
+                              const at::Tensor& bias_E, const at::Tensor& counts_E) override;
+
+ private:
+  Function experts_of_;
+  RouterConfig config_;
+};
+
+// Token i takes experts {(i+j) mod E : j < k}.
+GivenRouting balanced_routing(RouterConfig config);
+
+// scores [N, E] = softmax(x·W_rᵀ), in category `routing`. x [N, H] and weight [E, H] in the working dtype; bf16 is
+// cast in row tiles, so no fp32 copy of the activations exists.
+at::Tensor router_scores(const OpContext& context, const at::Tensor& x_NH, const at::Tensor& weight_EH);
+
+// weights [N, k] fp32 at the pinned ids.
+at::Tensor router_weights(const OpContext& context, const RouterConfig& config, const at::Tensor& scores_NE,
+                          const at::Tensor& ids_Nk);
+
+// Given dweights [N, k]: dx [N, H] += dlogits·W_r, grad_weight [E, H] fp32 += dlogitsᵀ·x. Consumes scores (the
+// logit gradient is written over them).
+struct RouterGradient {
+  at::Tensor dx_NH, grad_weight_EH;
+  at::Tensor dweights_Nk, weights_Nk, scores_NE, ids_Nk, x_NH, weight_EH;
+};
+void router_backward(const OpContext& context, const RouterConfig& config, const RouterGradient& args);
+
+}  // namespace steppe::ops

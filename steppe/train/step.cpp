@@ -1,0 +1,198 @@
+#include "steppe/train/step.h"
+
+#include <fmt/format.h>
+
+#include "steppe/comm/collectives.h"
+#include "steppe/kernels/pointwise.h"
+#include "steppe/kernels/rms_norm.h"
+#include "steppe/memory/scope.h"
+#include "steppe/offload/boundary_store.h"
+#include "steppe/train/gradient_buffer.h"
+
+namespace steppe::train {
+
+using memory::Category;
+
+// From a micro-batch's forward to its backward.
+struct Step::MicrobatchState {
+  const DeviceBatch& batch;
+  Accumulators& sums;
+  offload::BoundaryStore boundaries;
+  std::vector<model::LayerState> layers;
+};
+
+Step::Step(const StepConfig& config, const model::ModelConfig& model, const layout::RankLayout& layout,
+           comm::Groups& groups, const ops::OpContext& context, model::ModelWeights& weights,
+           ops::RoutingSource& routing)
+    : config_(config),
+      model_(model),
+      layout_(layout),
+      groups_(groups),
+      context_(context),
+      weights_(weights),
+      frequencies_(model::rotary_frequencies(model)),
+      layer_context_{context, model, groups, routing, config.dispatch} {}
+
+StepResult Step::train(std::span<const data::Microbatch> micro_batches, double lr, int64_t step) {
+  auto result = accumulate(micro_batches);
+  update(result, lr, step);
+  return result;
+}
+
+StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
+  const auto sizes = agree_on_sizes(layout_, groups_, model_.vocab_size, micro_batches);
+  for (auto& unit : weights_.units()) kernels::fill_zero(unit.grad());
+  local_load_.assign(model_.num_hidden_layers, {});
+  auto sums = make_accumulators();
+  for (size_t m = 0; m < micro_batches.size(); ++m) {
+    const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
+                                    sizes.micro_batches[m], sizes.num_targets);
+    MicrobatchState state{batch, sums, offload::BoundaryStore(model_.num_hidden_layers),
+                          std::vector<model::LayerState>(model_.num_hidden_layers)};
+    auto h = forward_layers(state, embed(batch), /*training=*/true);
+    const auto dh = head(state, h, /*training=*/true, {});
+    h.reset();
+    backward_layers(state, dh);
+    memory::current_ledger().mark("embedding backward");
+    ops::embedding_backward(context_, *groups_.vocab, weights_.table_view(weights_.embedding().grad()), dh,
+                            weights_.vocab_interval().begin, batch.embedding);
+  }
+  finish_gradients(sums);
+  StepResult result;
+  result.num_tokens = sizes.num_tokens;
+  result.num_targets = sizes.num_targets;
+  collect(sums, result);
+  return result;
+}
+
+EvaluationResult Step::evaluate(std::span<const data::Microbatch> micro_batches, const TokenLossSink& sink) {
+  const auto sizes = agree_on_sizes(layout_, groups_, model_.vocab_size, micro_batches);
+  auto sums = make_accumulators();
+  for (size_t m = 0; m < micro_batches.size(); ++m) {
+    const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
+                                    sizes.micro_batches[m], sizes.num_targets);
+    MicrobatchState state{batch, sums, offload::BoundaryStore(model_.num_hidden_layers),
+                          std::vector<model::LayerState>(model_.num_hidden_layers)};
+    const auto h = forward_layers(state, embed(batch), /*training=*/false);
+    head(state, h, /*training=*/false, sink);
+  }
+  const double own = sums.loss_1.is_meta() ? 0.0 : sums.loss_1.item<double>();
+  return {comm::all_reduce_sum(*groups_.control, own), sizes.num_targets};
+}
+
+Step::Accumulators Step::make_accumulators() const {
+  const memory::Scope scope(Category::kControl);
+  Accumulators sums{context_.empty({1}, at::kDouble), context_.empty({1}, at::kDouble),
+                    context_.empty({model_.num_hidden_layers + 1}, at::kLong)};
+  kernels::fill_zero(sums.loss_1);
+  kernels::fill_zero(sums.square_sum_1);
+  kernels::fill_zero(sums.nonfinite_layers);
+  return sums;
+}
+
+model::LayerWeights Step::layer_weights(int64_t layer, const at::Tensor& dense_flat) {
+  model::LayerWeights weights{weights_.dense_views(layer, dense_flat), {}};
+  if (!model_.is_dense_layer(layer)) weights.experts = weights_.expert_weights(layer);
+  return weights;
+}
+
+model::LayerGradients Step::layer_gradients(int64_t layer, const at::Tensor& dense_flat) {
+  model::LayerGradients grads{weights_.dense_views(layer, dense_flat), {}};
+  if (!model_.is_dense_layer(layer)) grads.experts = weights_.expert_gradients(layer);
+  return grads;
+}
+
+model::LayerCall Step::call(int64_t layer, const DeviceBatch& batch, const model::LayerWeights& weights) {
+  const bool biased = config_.bias_update_rate > 0;
+  return {layer_context_, batch.row, layer, weights, biased ? weights_.expert_biases()[layer] : at::Tensor{}};
+}
+
+at::Tensor Step::embed(const DeviceBatch& batch) {
+  memory::current_ledger().mark("embedding forward");
+  const memory::Scope scope(Category::kBoundary);
+  const auto h = context_.empty({batch.num_tokens(), model_.hidden_size});
+  ops::embedding_forward(context_, *groups_.vocab, h, weights_.table_view(weights_.embedding().working()),
+                         weights_.vocab_interval().begin, batch.embedding);
+  return h;
+}
+
+at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool training) {
+  const int64_t num_layers = model_.num_hidden_layers;
+  const bool keep_all = training && config_.recompute == Recompute::kNone;
+  model::GatheredUnit next(context_, weights_.dense(0));
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    memory::current_ledger().mark(fmt::format("layer {} forward", layer));
+    auto gathered = std::move(next);
+    if (layer + 1 < num_layers) next = model::GatheredUnit(context_, weights_.dense(layer + 1));
+    const auto weights = layer_weights(layer, gathered.wait());
+    if (training) state.boundaries.save(layer, h_nH);
+    const auto output_category = layer + 1 < num_layers ? Category::kBoundary : Category::kResidual;
+    auto& layer_state = state.layers[layer];
+    h_nH = model::layer_forward(call(layer, state.batch, weights), h_nH, layer_state, keep_all, output_category);
+    if (training) {
+      kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, layer, 1), h_nH);
+      if (layer_state.routing) {
+        auto& load = local_load_[layer];
+        load.resize(model_.num_experts);
+        const auto& counts = layer_state.routing->counts;
+        for (int64_t e = 0; e < model_.num_experts; ++e) load[e] += counts.from_to(groups_.expert->rank(), e);
+      }
+    } else {
+      layer_state = {};
+    }
+  }
+  return h_nH;
+}
+
+at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool training, const TokenLossSink& sink) {
+  memory::current_ledger().mark("vocabulary loss");
+  const memory::Scope scope(Category::kResidual);
+  model::GatheredUnit gathered(context_, weights_.final_norm());
+  const auto norm_weight = weights_.final_norm_view(gathered.wait());
+  const int64_t n = h_nH.size(0);
+  const auto x = context_.empty(h_nH.sizes()), inv_rms = context_.empty({n}, at::kFloat);
+  kernels::rms_norm_forward(x, inv_rms, h_nH, norm_weight, model_.rms_norm_eps);
+  at::Tensor row_loss, dx, grad_weight;
+  if (sink) row_loss = context_.empty({n}, at::kFloat);
+  if (training) {
+    dx = context_.empty(h_nH.sizes());
+    grad_weight = weights_.table_view(weights_.head().grad());
+  }
+  ops::vocab_loss(config_.loss, context_, *groups_.vocab,
+                  {x, state.batch.targets_n, state.batch.row_weight_n, weights_.table_view(weights_.head().working()),
+                   model_.vocab_size, weights_.vocab_interval().begin, state.batch.rows_of_vocab_rank},
+                  {state.sums.loss_1, row_loss, dx, grad_weight});
+  if (sink) sink(state.batch.row.token_ids, row_loss);
+  if (!training) return {};
+  const int64_t head_slot = model_.num_hidden_layers;
+  kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, head_slot, 1), dx);
+  GradientBuffer grads(context_, weights_.final_norm());
+  kernels::rms_norm_backward({.dx = dx, .grad_weight = weights_.final_norm_view(grads.flat()), .dy = dx, .x = h_nH,
+                              .weight = norm_weight, .inv_rms = inv_rms});
+  grads.start_reduce(context_);
+  grads.finish();
+  return dx;
+}
+
+void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
+  const int64_t num_layers = model_.num_hidden_layers;
+  model::GatheredUnit next(context_, weights_.dense(num_layers - 1));
+  GradientBuffer reducing;
+  for (int64_t layer = num_layers - 1; layer >= 0; --layer) {
+    memory::current_ledger().mark(fmt::format("layer {} backward", layer));
+    auto gathered = std::move(next);
+    if (layer > 0) next = model::GatheredUnit(context_, weights_.dense(layer - 1));
+    const auto weights = layer_weights(layer, gathered.wait());
+    GradientBuffer grads(context_, weights_.dense(layer));
+    const auto h = state.boundaries.restore(layer);
+    model::layer_backward(call(layer, state.batch, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
+                          state.layers[layer]);
+    // The previous layer's sum travelled while this one worked; it is released here, whether it was done or not.
+    reducing.finish();
+    grads.start_reduce(context_);
+    reducing = std::move(grads);
+  }
+  reducing.finish();
+}
+
+}  // namespace steppe::train

@@ -1,0 +1,105 @@
+// One optimizer step, as a page of explicit code: the layers forward, then backward, by hand. What is alive is what
+// the code on the page holds. The same code trains, evaluates, and (on `meta`, over shape-only groups, with a given
+// routing) predicts its own memory.
+//
+// Collective over all ranks; one thread issues everything. Host syncs: one exchange of sizes per step, one of routing
+// counts per MoE layer and micro-batch, one of results at the end.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "steppe/comm/groups.h"
+#include "steppe/data/batch_plan.h"
+#include "steppe/layout/layout.h"
+#include "steppe/model/decoder_layer.h"
+#include "steppe/model/weights.h"
+#include "steppe/ops/vocab_loss/vocab_loss.h"
+#include "steppe/optim/adamw.h"
+#include "steppe/train/device_batch.h"
+
+namespace steppe::train {
+
+enum class Recompute { kFull, kNone };  // keep the boundary only, or everything
+
+struct StepConfig {
+  Recompute recompute = Recompute::kFull;
+  ops::VocabLossKind loss = ops::VocabLossKind::kVocabParallel;
+  ops::DispatchOptions dispatch;
+  optim::AdamWConfig adamw;
+  double max_grad_norm = 1.0;    // ≤ 0: no clipping
+  double bias_update_rate = 0;   // > 0: auxiliary-loss-free balancing (Wang et al. 2024)
+  bool skip_nonfinite = false;   // leave the weights alone when loss or gradient norm is not finite
+};
+
+struct StepResult {
+  double loss = 0;       // mean over the global batch's target tokens
+  double grad_norm = 0;  // before clipping
+  int64_t num_tokens = 0, num_targets = 0;
+  bool applied = true;   // false: not finite, weights untouched
+  std::string nonfinite; // where it first appeared: layer and rank
+  std::vector<std::vector<int64_t>> expert_load;  // [layer][expert] over all ranks; empty for dense layers
+};
+
+struct EvaluationResult {
+  double loss_sum = 0;
+  int64_t num_targets = 0;
+};
+
+// Sees the loss of every token of a micro-batch: ids and losses of this rank's shard.
+using TokenLossSink = std::function<void(std::span<const int64_t> token_ids, const at::Tensor& loss_n)>;
+
+class Step {
+ public:
+  // Everything given must outlive the step. `routing` decides who goes where.
+  Step(const StepConfig& config, const model::ModelConfig& model, const layout::RankLayout& layout,
+       comm::Groups& groups, const ops::OpContext& context, model::ModelWeights& weights, ops::RoutingSource& routing);
+
+  // Gradients of the batch into the units' accumulators, summed over everything; the first half of train().
+  StepResult accumulate(std::span<const data::Microbatch> micro_batches);
+  // Clipping, AdamW and the expert biases; the second half. `step` is 1 for the first update.
+  void update(StepResult& result, double lr, int64_t step);
+  StepResult train(std::span<const data::Microbatch> micro_batches, double lr, int64_t step);
+
+  EvaluationResult evaluate(std::span<const data::Microbatch> micro_batches, const TokenLossSink& sink = {});
+
+ private:
+  struct MicrobatchState;
+  // Device accumulators of a step, read once at its end.
+  struct Accumulators {
+    at::Tensor loss_1;             // fp64
+    at::Tensor square_sum_1;       // fp64
+    at::Tensor nonfinite_layers;   // int64, one per layer and one for the head
+  };
+
+  Accumulators make_accumulators() const;
+  model::LayerCall call(int64_t layer, const DeviceBatch& batch, const model::LayerWeights& weights);
+  model::LayerWeights layer_weights(int64_t layer, const at::Tensor& dense_flat);
+  model::LayerGradients layer_gradients(int64_t layer, const at::Tensor& dense_flat);
+
+  at::Tensor embed(const DeviceBatch& batch);
+  at::Tensor forward_layers(MicrobatchState& state, at::Tensor h_nH, bool training);
+  // Loss of the final norm and the output projection; the gradient of h when training.
+  at::Tensor head(MicrobatchState& state, const at::Tensor& h_nH, bool training, const TokenLossSink& sink);
+  void backward_layers(MicrobatchState& state, const at::Tensor& dh_nH);
+  void finish_gradients(Accumulators& sums);
+  void collect(const Accumulators& sums, StepResult& result);
+  void update_biases(const StepResult& result);
+
+  StepConfig config_;
+  const model::ModelConfig& model_;
+  const layout::RankLayout& layout_;
+  comm::Groups& groups_;
+  const ops::OpContext& context_;
+  model::ModelWeights& weights_;
+  model::RotaryFrequencies frequencies_;
+  model::LayerContext layer_context_;
+  Accumulators sums_;
+  std::vector<std::vector<int64_t>> local_load_;  // [layer][expert], this rank's routes of the step
+};
+
+}  // namespace steppe::train

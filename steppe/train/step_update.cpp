@@ -1,0 +1,116 @@
+#include <bit>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "steppe/base/error.h"
+#include "steppe/kernels/pointwise.h"
+#include "steppe/memory/scope.h"
+#include "steppe/ops/host_copy.h"
+#include "steppe/train/gradient_buffer.h"
+#include "steppe/train/step.h"
+
+namespace steppe::train {
+namespace {
+
+// What a rank tells the others at the end of a step, as 64-bit words; doubles by their bits.
+struct Words {
+  std::vector<int64_t> words;
+  void push(double value) { words.push_back(std::bit_cast<int64_t>(value)); }
+};
+
+template <class T>
+std::vector<T> to_host(const at::Tensor& values) {
+  std::vector<T> out(values.numel(), T{0});
+  if (!values.is_meta()) {
+    at::from_blob(out.data(), {values.numel()}, values.scalar_type()).copy_(values);
+  }
+  return out;
+}
+
+// The first layer, and in it the first rank, with values that are not finite. counts [rank][layer].
+std::string first_nonfinite(const std::vector<std::vector<int64_t>>& counts, int64_t num_layers) {
+  for (int64_t layer = 0; layer <= num_layers; ++layer) {
+    for (size_t rank = 0; rank < counts.size(); ++rank) {
+      const int64_t count = counts[rank][layer];
+      if (count == 0) continue;
+      return layer < num_layers ? fmt::format("layer {} on rank {} ({} values of its output)", layer, rank, count)
+                                : fmt::format("the output head on rank {} ({} values of its gradient)", rank, count);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void Step::finish_gradients(Accumulators& sums) {
+  memory::current_ledger().mark("gradients over replicas");
+  for (auto& unit : weights_.units()) {
+    if (unit.kind() == model::UnitKind::kReplicated) reduce_over_replicas(context_, unit);
+    kernels::add_sum_of_squares(sums.square_sum_1, unit.shard().grad);
+  }
+}
+
+void Step::collect(const Accumulators& sums, StepResult& result) {
+  const int64_t num_layers = model_.num_hidden_layers;
+  Words own;
+  own.push(to_host<double>(sums.loss_1)[0]);
+  own.push(to_host<double>(sums.square_sum_1)[0]);
+  for (const int64_t count : to_host<int64_t>(sums.nonfinite_layers)) own.words.push_back(count);
+  for (const auto& layer : local_load_) own.words.insert(own.words.end(), layer.begin(), layer.end());
+  const auto all = groups_.control->all_gather_host(own.words);
+
+  for (const auto& layer : local_load_) result.expert_load.emplace_back(layer.size(), 0);
+  double loss = 0, squares = 0;
+  std::vector<std::vector<int64_t>> nonfinite;
+  for (auto word = all.begin(); word != all.end();) {
+    loss += std::bit_cast<double>(*word++);
+    squares += std::bit_cast<double>(*word++);
+    nonfinite.emplace_back(word, word + num_layers + 1);
+    word += num_layers + 1;
+    for (auto& layer : result.expert_load) {
+      for (auto& count : layer) count += *word++;
+    }
+  }
+  result.loss = result.num_targets > 0 ? loss / static_cast<double>(result.num_targets) : 0.0;
+  result.grad_norm = std::sqrt(squares);
+  result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  result.nonfinite = first_nonfinite(nonfinite, num_layers);
+  if (!result.applied && result.nonfinite.empty()) result.nonfinite = "a gradient; every layer's output is finite";
+}
+
+void Step::update(StepResult& result, double lr, int64_t step) {
+  if (!result.applied) {
+    STEPPE_CHECK(config_.skip_nonfinite,
+                 "[step] step {}: loss {} or gradient norm {} is not finite; first seen in {}. To skip such steps: "
+                 "training.on_nonfinite = \"skip\"",
+                 step, result.loss, result.grad_norm, result.nonfinite);
+    return;
+  }
+  memory::current_ledger().mark("optimizer");
+  std::vector<const optim::ParameterShard*> shards;
+  for (auto& unit : weights_.units()) shards.push_back(&unit.shard());
+  optim::adamw_step(config_.adamw, {lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step}, shards);
+  for (auto& unit : weights_.units()) unit.refresh_working();
+  if (config_.bias_update_rate > 0) update_biases(result);
+}
+
+void Step::update_biases(const StepResult& result) {
+  const memory::Scope scope(memory::Category::kControl);
+  const double rate = config_.bias_update_rate;
+  for (int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
+    const auto& load = result.expert_load[layer];
+    if (load.empty()) continue;
+    double mean = 0;
+    for (const int64_t count : load) mean += static_cast<double>(count);
+    mean /= static_cast<double>(load.size());
+    std::vector<float> change(load.size());
+    for (size_t e = 0; e < load.size(); ++e) {
+      const double gap = mean - static_cast<double>(load[e]);
+      change[e] = static_cast<float>(gap > 0 ? rate : gap < 0 ? -rate : 0.0);
+    }
+    kernels::add_to(weights_.expert_biases()[layer], ops::upload(context_, change));
+  }
+}
+
+}  // namespace steppe::train
