@@ -18,10 +18,10 @@ inline constexpr std::array kAxes = {Axis::kWorld, Axis::kSequence, Axis::kExper
 std::string_view axis_name(Axis axis);
 
 struct LayoutConfig {
-  int world_size = 1;     // W
-  int ulysses_degree = 1; // D: ranks that share one token row
-  int expert_degree = 1;  // E_p: ranks that hold disjoint experts
-  int vocab_degree = 1;   // P: ranks that hold disjoint vocabulary intervals
+  int world_size = 1;      // W
+  int ulysses_degree = 1;  // D: ranks that share one token row
+  int expert_degree = 1;   // E_p: ranks that hold disjoint experts
+  int vocab_degree = 1;    // P: ranks that hold disjoint vocabulary intervals
 };
 
 // What the degrees must divide; zeros are not checked.
@@ -39,7 +39,8 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-// Part `index` of `total` items cut into `parts` near-even pieces; the first total % parts pieces have one more.
+// Part `index` of `total` items cut into `parts` near-even pieces; the first total % parts pieces have one
+// more.
 Interval even_part(int64_t total, int64_t parts, int64_t index);
 
 // The part that owns `item` under even_part.
@@ -48,17 +49,18 @@ int64_t even_owner(int64_t total, int64_t parts, int64_t item);
 class RankLayout {
  public:
   // Throws ValueError naming the recipe key (`parallelism.*`) when a degree does not divide W, E_p does not
-  // divide the experts, D does not divide the heads, or neither of D and the key-value heads divides the other.
+  // divide the experts, D does not divide the heads, or neither of D and the key-value heads divides the
+  // other.
   RankLayout(const LayoutConfig& config, int rank, const LayoutConstraints& constraints = {});
 
   int rank() const { return rank_; }
   int world_size() const { return config_.world_size; }
   int degree(Axis axis) const;
   int index_in_group(Axis axis) const { return rank_ % degree(axis); }
-  int group_index(Axis axis) const { return rank_ / degree(axis); }   // which group of the axis
+  int group_index(Axis axis) const { return rank_ / degree(axis); }        // which group of the axis
   int num_groups(Axis axis) const { return world_size() / degree(axis); }  // = number of replicas
-  std::vector<int> group(Axis axis) const;     // global ranks, ascending
-  std::vector<int> replicas(Axis axis) const;  // global ranks, ascending
+  std::vector<int> group(Axis axis) const;                                 // global ranks, ascending
+  std::vector<int> replicas(Axis axis) const;                              // global ranks, ascending
   const LayoutConfig& config() const { return config_; }
 
  private:
