@@ -1,15 +1,20 @@
 // Routing arithmetic, fp32 throughout. Fill given tensors, return at once on `meta`, allocate nothing.
-// Ties go to the lower expert id, so that the choice is the same everywhere.
+// All tensors are contiguous; k is at most kMaxTopK; ids that are given lie in [0, E), and a token may list
+// an expert twice (a replayed routing may). Ties go to the lower expert id, so that the choice is the same
+// everywhere.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace steppe::kernels {
 
+inline constexpr int64_t kMaxTopK = 64;
+
 // scores = softmax(logits) by row, [N, E] fp32; scores may be logits.
 void softmax_rows(const at::Tensor& scores_NE, const at::Tensor& logits_NE);
 
-// ids [N, k] int32: the k largest of scores + bias (bias [E] fp32 or undefined), in descending order.
+// ids [N, k] int32: the k largest of scores + bias (bias [E] fp32 or undefined), in descending order. NaN
+// counts as the smallest value: the ids of a row are distinct and valid whatever it holds.
 void top_k(const at::Tensor& ids_Nk, const at::Tensor& scores_NE, const at::Tensor& bias_E);
 
 // weights [N, k] fp32 = scores at ids; divided by their sum if normalize.

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "steppe/kernels/parallel_cpu.h"
+#include "steppe/kernels/softmax_rows_backend.h"
+#include "steppe/kernels/vector_math_cpu.h"
+
+namespace steppe::kernels::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+// A block is read twice, for its maximum and for its sum; the second time it comes from the first-level
+// cache.
+constexpr int64_t kBlock = 2048;
+
+// What exponents are taken relative to: in a row of −∞ so far, −∞ − (−∞) must not arise.
+float finite_base(float maximum) {
+  return maximum == kMinusInfinity ? 0.f : maximum;
+}
+
+STEPPE_INLINE Lanes larger(Lanes a, Lanes b) {
+  return a < b ? b : a;
+}
+
+template <class T>
+float block_maximum(const T* y, int64_t n) {
+  Lanes m0 = broadcast(kMinusInfinity), m1 = m0;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    m0 = larger(m0, load(y + i));
+    m1 = larger(m1, load(y + i + kLanes));
+  }
+  for (; i + kLanes <= n; i += kLanes) m0 = larger(m0, load(y + i));
+  if (i < n) m1 = larger(m1, load_first(y + i, n - i, kMinusInfinity));
+  return maximum(larger(m0, m1));
+}
+
+struct MaximumAndSum {
+  float maximum, sum;
+};
+
+template <class T>
+MaximumAndSum row_statistics(const T* y, int64_t columns) {
+  float m = kMinusInfinity;
+  Lanes z0{}, z1{};
+  for (int64_t begin = 0; begin < columns; begin += kBlock) {
+    const T* block = y + begin;
+    const int64_t n = std::min(kBlock, columns - begin);
+    const float block_m = block_maximum(block, n);
+    if (block_m > m) {
+      const float shrink = exp(m - block_m);
+      z0 *= shrink;
+      z1 *= shrink;
+      m = block_m;
+    }
+    const float base = finite_base(m);
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+      z0 += exp(load(block + i) - base);
+      z1 += exp(load(block + i + kLanes) - base);
+    }
+    for (; i + kLanes <= n; i += kLanes) z0 += exp(load(block + i) - base);
+    if (i < n) z1 += exp(load_first(block + i, n - i, kMinusInfinity) - base);
+  }
+  return {m, sum(z0 + z1)};
+}
+
+template <class T>
+void statistics(float* stats, const LogitStrip& strip) {
+  parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* y = static_cast<const T*>(strip.logits) + r * strip.row_stride;
+      const MaximumAndSum s = row_statistics(y, strip.columns);
+      const int64_t column = strip.targets[r] - strip.first_column;
+      const bool here = strip.targets[r] >= 0 && column >= 0 && column < strip.columns;
+      stats[3 * r] = s.maximum;
+      stats[3 * r + 1] = s.sum;
+      stats[3 * r + 2] = here ? to_float(y[column]) : kMinusInfinity;
+    }
+  });
+}
+
+// y = factor · e^{y − base}
+template <class T>
+void scaled_exp(T* y, int64_t columns, float base, float factor) {
+  int64_t i = 0;
+  for (; i + kLanes <= columns; i += kLanes) store(y + i, exp(load(y + i) - base) * factor);
+  if (i < columns) store_first(y + i, exp(load_first(y + i, columns - i) - base) * factor, columns - i);
+}
+
+template <class T>
+void gradient(const LogitStrip& strip, const float* stats, const float* row_weight) {
+  parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      T* y = static_cast<T*>(strip.logits) + r * strip.row_stride;
+      const float weight = row_weight[r];
+      if (strip.targets[r] < 0 || weight == 0) {
+        std::fill_n(y, strip.columns, T{});
+        continue;
+      }
+      const float base = finite_base(stats[3 * r]), z = stats[3 * r + 1];
+      const int64_t column = strip.targets[r] - strip.first_column;
+      const bool here = column >= 0 && column < strip.columns;
+      const float target_logit = here ? to_float(y[column]) : 0;
+      scaled_exp(y, strip.columns, base, weight / z);
+      if (here) y[column] = from_float<T>(weight * (exp(target_logit - base) / z - 1.f));
+    }
+  });
+}
+
+}  // namespace
+
+void logit_statistics(float* stats, const LogitStrip& strip) {
+  strip.element == Element::kFloat32 ? statistics<float>(stats, strip) : statistics<Bfloat16>(stats, strip);
+}
+
+void merge_statistics(float* merged, const float* parts, int64_t num_parts, int64_t rows) {
+  parallel_ranges(rows, grain_of(8 * num_parts), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float m = kMinusInfinity, z = 0, y = kMinusInfinity;
+      for (int64_t p = 0; p < num_parts; ++p) m = std::max(m, parts[(p * rows + r) * 3]);
+      const float base = finite_base(m);
+      for (int64_t p = 0; p < num_parts; ++p) {
+        const float* part = parts + (p * rows + r) * 3;
+        z += part[1] * exp(part[0] - base);
+        y = std::max(y, part[2]);
+      }
+      merged[3 * r] = m;
+      merged[3 * r + 1] = z;
+      merged[3 * r + 2] = y;
+    }
+  });
+}
+
+void add_loss(const LossRows& args) {
+  // Sums of blocks of rows, then of blocks, in order: no matter which thread took which block.
+  constexpr int64_t kRows = 1024, kBlocks = 64;
+  for (int64_t first = 0; first < args.rows; first += kRows * kBlocks) {
+    const int64_t blocks = std::min(kBlocks, (args.rows - first + kRows - 1) / kRows);
+    double partial[kBlocks];
+    parallel_ranges(blocks, 2, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t last = std::min(args.rows, first + (b + 1) * kRows);
+        double total = 0;
+        for (int64_t r = first + b * kRows; r < last; ++r) {
+          const float* s = args.stats + 3 * r;
+          const bool counts = args.targets[r] >= 0;
+          const double loss = counts ? double{s[0]} + std::log(double{s[1]}) - double{s[2]} : 0.0;
+          if (args.row_loss) args.row_loss[r] = static_cast<float>(loss);
+          if (counts && args.row_weight[r] != 0) total += double{args.row_weight[r]} * loss;
+        }
+        partial[b] = total;
+      }
+    });
+    for (int64_t b = 0; b < blocks; ++b) *args.loss += partial[b];
+  }
+}
+
+void logits_to_gradient(const LogitStrip& strip, const float* stats, const float* row_weight) {
+  strip.element == Element::kFloat32 ? gradient<float>(strip, stats, row_weight)
+                                     : gradient<Bfloat16>(strip, stats, row_weight);
+}
+
+}  // namespace steppe::kernels::cpu
