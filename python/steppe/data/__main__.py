@@ -35,9 +35,9 @@ def parser() -> argparse.ArgumentParser:
     command = top.add_subparsers(dest="command", required=True).add_parser(
         "prepare",
         help="turn text into the indexed files that training reads",
-        description="Turns text files, folders of them, .jsonl(.gz) and .parquet into PREFIX.bin and PREFIX.idx "
-        "(Megatron's indexed format), with PREFIX.json and tokenizer.json beside them. A recipe (.toml) says what "
-        "to read and where to write by itself.",
+        description="Turns text files, folders of them, .jsonl(.gz) and .parquet into PREFIX.bin and "
+        "PREFIX.idx (Megatron's indexed format), with PREFIX.json and tokenizer.json beside them. A recipe "
+        "(.toml) says what to read and where to write by itself.",
     )
     add = command.add_argument
     add(

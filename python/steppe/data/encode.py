@@ -37,7 +37,7 @@ class EncodedPiece:
 
 
 def documents_of(piece: Piece) -> tuple[list[bytes], list[str]]:
-    """The texts of a piece, in UTF-8, and what to call each. PrepareError with file and line for a bad line."""
+    """The texts of a piece, in UTF-8, and what to call each. PrepareError names a bad line."""
     if piece.kind == "files":
         return [path.read_bytes() for path in piece.paths], [str(path) for path in piece.paths]
     if piece.kind == "stretch":
@@ -49,7 +49,9 @@ def documents_of(piece: Piece) -> tuple[list[bytes], list[str]]:
         texts = [(text or "").encode("utf-8", "surrogatepass") for text in piece.texts]
         return texts, [str(piece.file)] * len(texts)
     names = [f"{piece.file}:{number}" for number, _ in piece.lines]
-    return [_text_of_line(line, name, piece.text_key) for name, (_, line) in zip(names, piece.lines)], names
+    return [
+        _text_of_line(line, name, piece.text_key) for name, (_, line) in zip(names, piece.lines, strict=True)
+    ], names
 
 
 def _text_of_line(line: bytes, name: str, key: str) -> bytes:

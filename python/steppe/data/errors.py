@@ -2,4 +2,4 @@
 
 
 class PrepareError(Exception):
-    """A mistake in what the user gave: the message names the value, what it must be, and where it came from."""
+    """The user's mistake: the message names the value, what it must be, and where it came from."""

@@ -39,7 +39,7 @@ class IndexedWriter:
         self._tokens = 0  # tokens of the ended ones
         self._bin_partial = Path(f"{prefix}.bin.partial")
         self._idx_partial = Path(f"{prefix}.idx.partial")
-        self._bin = open(self._bin_partial, "wb")
+        self._bin = open(self._bin_partial, "wb")  # noqa: SIM115 (closed by finish or discard)
 
     @property
     def num_documents(self) -> int:

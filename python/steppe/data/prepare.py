@@ -1,4 +1,4 @@
-"""The preparation as a whole: several outputs that share a folder and a tokenizer, skipped when up to date."""
+"""The preparation as a whole: outputs that share a folder and a tokenizer; those up to date are skipped."""
 
 import hashlib
 import json
@@ -53,7 +53,9 @@ def prepare(outputs: list[Output], options: Options) -> None:
     folder = outputs[0].prefix.parent
     folder.mkdir(parents=True, exist_ok=True)
     files = [find_files(output.inputs) for output in outputs]
-    trained_on = [f for output, found in zip(outputs, files) if output.trains_tokenizer for f in found]
+    trained_on = [
+        f for output, found in zip(outputs, files, strict=True) if output.trains_tokenizer for f in found
+    ]
     settings = _settings(options, choice, trained_on)
     wanted = [{**settings, "input": _fingerprint(found)} for found in files]
     stale = [i for i, output in enumerate(outputs) if not _is_up_to_date(output.prefix, wanted[i])]
@@ -143,8 +145,8 @@ def _check_folder(folder: Path, outputs: list[Output], digest: str) -> None:
         )
         if record is not None and record.get("tokenizer_digest") != digest:
             raise PrepareError(
-                f"{folder}: {path.name} was prepared with another tokenizer ({record['settings']['tokenizer']}); "
-                "write these files to a folder of their own"
+                f"{folder}: {path.name} was prepared with another tokenizer "
+                f"({record['settings']['tokenizer']}); write these files to a folder of their own"
             )
 
 

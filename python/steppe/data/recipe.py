@@ -51,7 +51,8 @@ def read_recipe(path: Path) -> tuple[list[Output], dict]:
         )
     if options["over_length"] not in ("split", "truncate", "drop"):
         raise PrepareError(
-            f'{path}: `data.over_length` must be "split", "truncate" or "drop", got {options["over_length"]!r}'
+            f'{path}: `data.over_length` must be "split", "truncate" or "drop", '
+            f"got {options['over_length']!r}"
         )
     return outputs, options
 

@@ -101,9 +101,7 @@ class DocumentCounter:
             self._writer.take_back()
             return
         if is_over and report.over_length == "truncate":
-            # What is left fills limit tokens, or limit - 1 when only the end token was too many: a cut document
-            # gets none, as it does not end there.
-            length = min(length - 1, self._limit)
+            length = self._limit  # and no end token: the document does not end there
         else:
             self._writer.add([self._eos])
         self._writer.end_document()

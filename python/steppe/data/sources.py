@@ -1,7 +1,7 @@
 """Finds the input files and cuts them into pieces of work, in a fixed order, without holding much of them.
 
-A piece is what one worker encodes at a time: some whole small files, a stretch of one large file, some lines of
-JSON, or some texts of a Parquet column. Workers read and decode plain files themselves.
+A piece is what one worker encodes at a time: some whole small files, a stretch of one large file, some lines
+of JSON, or some texts of a Parquet column. Workers read and decode plain files themselves.
 """
 
 import fnmatch
@@ -235,7 +235,8 @@ def _parquet_texts(file: File, size: int, budget: _Budget) -> Iterator[Piece]:
     with table:
         if file.text_key not in table.schema_arrow.names:
             raise PrepareError(
-                f"{file.path}: has no column {file.text_key!r}; its columns are {', '.join(table.schema_arrow.names)}"
+                f"{file.path}: has no column {file.text_key!r}; "
+                f"its columns are {', '.join(table.schema_arrow.names)}"
             )
         kind = table.schema_arrow.field(file.text_key).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):

@@ -1,4 +1,4 @@
-"""The three kinds of tokenizer: a Hugging Face tokenizer.json, a byte-level BPE trained here, and raw bytes."""
+"""The kinds of tokenizer: a Hugging Face tokenizer.json, a byte-level BPE trained here, and raw bytes."""
 
 import hashlib
 import json
@@ -111,8 +111,8 @@ def find_eos(tokenizer, path: Path | None, eos: str) -> int:
         if token is not None:
             return token
     raise PrepareError(
-        f"eos: {path} has none of the usual end tokens ({', '.join(_KNOWN_EOS)}), and no tokenizer_config.json "
-        "beside it names one; say which with --eos (or `data.eos`)"
+        f"eos: {path} has none of the usual end tokens ({', '.join(_KNOWN_EOS)}), and no "
+        "tokenizer_config.json beside it names one; say which with --eos (or `data.eos`)"
     )
 
 
@@ -162,8 +162,7 @@ class Encoder:
             except UnicodeDecodeError:
                 pass
         encoded: list[np.ndarray | None] = [None] * len(documents)
-        for place, encoding in zip(
-            places, self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ):
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        for place, encoding in zip(places, encodings, strict=True):
             encoded[place] = np.array(encoding.ids, dtype=self._dtype)
         return encoded

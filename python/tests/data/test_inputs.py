@@ -1,0 +1,150 @@
+"""Every kind of input gives the documents it holds, in order, or a clear error."""
+
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from indexed_reader import read_indexed
+
+from steppe.data import sources
+
+TEXTS = ["first document", "", "zwölf Boxkämpfer", 'line\nbreak and "quotes"', "last"]
+
+
+def as_bytes(texts):
+    return [[*text.encode(), 256] for text in texts if text]
+
+
+def test_a_source_tree_is_read_in_order(run, corpus, tmp_path):
+    status, out, _ = run(corpus, "--include", "*.py", "--tokenizer", "bytes", "--output", tmp_path / "set")
+    assert status == 0
+    expected = [(corpus / name).read_bytes() for name in ("a.py", "b.py", "broken.py", "sub/c.py")]
+    assert read_indexed(tmp_path / "set") == [[*text, 256] for text in expected]
+    assert "1 empty, 0 not UTF-8" in out
+
+
+def test_files_that_are_not_text_are_dropped_and_named(run, corpus, tmp_path):
+    status, out, _ = run(corpus, "--tokenizer", "bpe:300", "--output", tmp_path / "set")
+    assert status == 0
+    assert len(read_indexed(tmp_path / "set")) == 4
+    assert "1 empty, 1 not UTF-8" in out
+    assert f"not UTF-8: {corpus}/broken.py" in out
+
+
+def write_jsonl(path, texts, key="text"):
+    lines = "".join(json.dumps({"id": i, key: text}) + "\n\n" for i, text in enumerate(texts))
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wb") as file:
+        file.write(lines.encode())
+
+
+@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "set.parquet"])
+@pytest.mark.parametrize("key", ["text", "body"])
+def test_records_give_their_texts(run, tmp_path, name, key):
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        columns = {"id": list(range(len(TEXTS) + 1)), key: [*TEXTS, None]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=2)
+    else:
+        write_jsonl(path, TEXTS, key)
+    status, out, _ = run(path, "--text-key", key, "--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert status == 0
+    assert read_indexed(tmp_path / "out") == as_bytes(TEXTS)
+    assert f"{2 if path.suffix == '.parquet' else 1} empty" in out
+
+
+def test_many_small_pieces_change_nothing(run, tmp_path, monkeypatch):
+    texts = [f"document {i} " * (i % 7) for i in range(200)]
+    write_jsonl(tmp_path / "set.jsonl", texts)
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "set.parquet")
+    monkeypatch.setattr(sources, "PIECE_BYTES", 64)
+    for name in ("set.jsonl", "set.parquet"):
+        assert run(tmp_path / name, "--tokenizer", "bytes", "--output", tmp_path / "out")[0] == 0
+        assert read_indexed(tmp_path / "out") == as_bytes(texts)
+
+
+@pytest.mark.parametrize("text", ["line of text\n" * 999, "ä€𝄞" * 999, "no end " * 999])
+def test_a_large_file_is_read_in_stretches_as_one_document(run, tmp_path, monkeypatch, text):
+    (tmp_path / "large.txt").write_text(text)
+    (tmp_path / "small.txt").write_text("after")
+    monkeypatch.setattr(sources, "STRETCH_BYTES", 1000)
+    inputs = [tmp_path / "large.txt", tmp_path / "small.txt"]
+    pieces = list(sources.cut(sources.find_files([sources.Input(str(path)) for path in inputs])))
+    assert len(pieces) > 5
+    assert sum(piece.progress for piece in pieces) == sum(path.stat().st_size for path in inputs)
+    assert run(*inputs, "--tokenizer", "bytes", "--output", tmp_path / "out")[0] == 0
+    assert read_indexed(tmp_path / "out") == as_bytes([text, "after"])
+    # Cut within a character, a stretch would not be UTF-8.
+    status, out, _ = run(*inputs, "--tokenizer", "bpe:300", "--output", tmp_path / "out")
+    assert status == 0
+    assert "2 documents" in out
+    assert "0 not UTF-8" in out
+
+
+def test_a_large_file_that_turns_out_not_to_be_text_is_taken_back(run, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("before")
+    (tmp_path / "b.txt").write_bytes(b"fine line\n" * 300 + b"\xff\n" + b"fine line\n" * 300)
+    (tmp_path / "c.txt").write_text("before")
+    monkeypatch.setattr(sources, "STRETCH_BYTES", 1000)
+    status, out, _ = run(tmp_path / "*.txt", "--tokenizer", "bpe:300", "--output", tmp_path / "out")
+    assert status == 0
+    first, last = read_indexed(tmp_path / "out")
+    assert first == last
+    assert "1 not UTF-8" in out
+
+
+def test_max_bytes_stops_at_a_document(run, tmp_path):
+    write_jsonl(tmp_path / "set.jsonl", ["x" * 100] * 50)
+    args = ("--tokenizer", "bytes", "--output", tmp_path / "out", "--max-bytes")
+    assert run(tmp_path / "set.jsonl", *args, "1kB")[0] == 0
+    assert 5 <= len(read_indexed(tmp_path / "out")) <= 10
+    assert run(tmp_path / "set.jsonl", *args, "1")[0] == 0
+    assert len(read_indexed(tmp_path / "out")) == 1
+
+
+def test_the_library_of_python_is_a_corpus(run, tmp_path):
+    assert (
+        run("stdlib:", "--tokenizer", "bytes", "--output", tmp_path / "out", "--max-bytes", "300kB")[0] == 0
+    )
+    documents = read_indexed(tmp_path / "out")
+    assert len(documents) > 5
+    assert any(b"import" in bytes(document[:-1]) for document in documents)
+    for path in (file.path for file in sources.find_files([sources.Input("stdlib:")])):
+        assert path.suffix == ".py"
+        assert not {"site-packages", "test", "tests"} & set(path.parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("set.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["set.jsonl:2", "no key 'text'", "'body'"]),
+        ("set.jsonl", b'{"text": "a"}\n\n{"text": \n', ["set.jsonl:3", "not JSON"]),
+        ("set.jsonl", b'{"text": 5}\n', ["set.jsonl:1", "must be text, got int"]),
+        ("set.jsonl", b"[1]\n", ["set.jsonl:1", "no object"]),
+        ("set.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 999)[:-30], ["set.jsonl.gz", "cannot be read"]),
+        ("set.parquet", b"PAR1 not really", ["set.parquet", "not a Parquet file"]),
+        ("empty.txt", b"", ["no document is left", "1 empty"]),
+    ],
+)
+def test_bad_files_are_named(run, tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    status, _, err = run(tmp_path / name, "--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert status == 1
+    for word in words:
+        assert word in err
+    assert sorted(path.name for path in tmp_path.glob("out*")) == []
+
+
+def test_bad_columns_are_named(run, tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "set.parquet")
+    args = (tmp_path / "set.parquet", "--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert "no column 'text'; its columns are number" in run(*args)[2]
+    assert "must be of type string, got int64" in run(*args, "--text-key", "number")[2]
+
+
+def test_missing_inputs_are_named(run, corpus, tmp_path):
+    args = ("--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert "no such file or folder" in run(tmp_path / "nothing.txt", *args)[2]
+    assert "no file that matches *.rs" in run(corpus, "--include", "*.rs", *args)[2]
