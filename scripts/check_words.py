@@ -29,7 +29,7 @@ LOCAL = re.compile(r"^(localhost|127\.\d+\.\d+\.\d+|\d+\.\d+\.\d+\.\d+)$")
 # Bare host names of the kind that serve packages.
 SERVER = re.compile(
     r"\b(?:deb|ftp|archive|security|snapshot|index|registry|mirrors?|packages|files|download|conda|py\wi)"
-    r"\.[a-z0-9-]+(?:\.[a-z0-9-]+)*\.?(?:org|com|net|io)\b"
+    r"\.(?:[a-z0-9-]+\.)*(?:org|com|net|io)\b"
 )
 FORBIDDEN = {
     "a path out of the tree": re.compile(r"\.\./shared\b|(?<![\w.])/work/|(?<![\w.])/root/"),
