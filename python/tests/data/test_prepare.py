@@ -200,3 +200,7 @@ def test_megatron_reads_our_files_and_we_its(run, corpus, tmp_path):
             builder.add_document(np.array(document), [len(document)])
         builder.finalize(str(tmp_path / "theirs.idx"))
         assert read_indexed(tmp_path / "theirs") == documents
+        if dtype is np.uint16:
+            for suffix in (".bin", ".idx"):
+                theirs = (tmp_path / f"theirs{suffix}").read_bytes()
+                assert theirs == (tmp_path / f"ours{suffix}").read_bytes()
