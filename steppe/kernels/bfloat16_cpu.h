@@ -1,8 +1,11 @@
-// bfloat16 on the CPU: the upper half of a float32. Straight-line, so that loops over it vectorize.
+// Element types on the CPU, and the choice between them. bfloat16 is the upper half of a float32; conversions
+// are straight-line, so that loops over them vectorize.
 #pragma once
 
 #include <bit>
 #include <cstdint>
+
+#include "steppe/kernels/element.h"
 
 namespace steppe::kernels::cpu {
 
@@ -33,6 +36,16 @@ inline float from_float<float>(float x) {
 template <>
 inline Bfloat16 from_float<Bfloat16>(float x) {
   return Bfloat16{bfloat16_bits(x)};
+}
+
+// body(T{}) with the C++ type of `element`.
+template <class Body>
+void with_element(Element element, const Body& body) {
+  if (element == Element::kFloat32) {
+    body(float{});
+  } else {
+    body(Bfloat16{});
+  }
 }
 
 }  // namespace steppe::kernels::cpu

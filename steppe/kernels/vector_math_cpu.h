@@ -52,6 +52,37 @@ STEPPE_INLINE void store_first(T* p, Lanes v, int64_t n) {
   for (int l = 0; l < n; ++l) p[l] = from_float<T>(lanes[l]);
 }
 
+// A place in a row: sixteen elements from `at`, or the last `size` of them. over_lanes calls body with each
+// place of a row of n elements, in order.
+struct Whole {
+  int64_t at;
+};
+struct Part {
+  int64_t at, size;
+};
+template <class T>
+STEPPE_INLINE Lanes load(const T* row, Whole place) {
+  return load(row + place.at);
+}
+template <class T>
+STEPPE_INLINE Lanes load(const T* row, Part place) {
+  return load_first(row + place.at, place.size);
+}
+template <class T>
+STEPPE_INLINE void store(T* row, Whole place, Lanes v) {
+  store(row + place.at, v);
+}
+template <class T>
+STEPPE_INLINE void store(T* row, Part place, Lanes v) {
+  store_first(row + place.at, v, place.size);
+}
+template <class Body>
+STEPPE_INLINE void over_lanes(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(Whole{i});
+  if (i < n) body(Part{i, n - i});
+}
+
 // The lanes folded by halves.
 STEPPE_INLINE float sum(Lanes v) {
   float lanes[kLanes];
