@@ -1,12 +1,14 @@
-// AdamW with decoupled decay (Loshchilov and Hutter 2019) as one written sequence of fp32 operations, the same bits
-// on a CPU and a GPU: g = grad·grad_scale; m = fma(β1, m, (1−β1)·g); v = fma(β2, v, ((1−β2)·g)·g);
-// d = √v·rsqrt_bias2 + eps; w = fma(−lr·wd, w, w) first, then w = fma(−step_size, m/d, w). IEEE square root and
-// division; bias corrections in fp64 on the host. Vectorized and threaded on the CPU at memory bandwidth.
+// AdamW with decoupled decay (Loshchilov and Hutter 2019) as one written sequence of fp32 operations, the
+// same bits on a CPU and a GPU, for any split of the range and any number of threads:
+//   g = grad·grad_scale; m = fma(β1, m, (1−β1)·g); v = fma(β2, v, ((1−β2)·g)·g); d = √v·rsqrt_bias2 + eps;
+//   w = fma(−lr·wd, w, w); w = fma(−step_size, m/d, w)
+// IEEE square root and division; coefficients are computed in fp64 on the host and rounded to fp32 once.
+// Vectorized and threaded on the CPU at memory bandwidth.
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace steppe::kernels {
 
@@ -16,8 +18,10 @@ struct AdamWStep {
   int64_t step = 1;       // 1 for the first update
 };
 
-// master, m, v [n] fp32, updated in place; grad [n] fp32 or bf16; working [n] bf16 or fp32, refreshed from master
-// (undefined, or master itself: not written). Returns at once on `meta`; allocates nothing.
+// master, m, v [n] fp32, updated in place; grad [n] fp32 or bf16; working [n] bf16 or fp32, refreshed from
+// master (undefined, or master itself: not written). All contiguous, of any one shape. Returns at once on
+// `meta` (after the checks); allocates nothing. ValueError: shapes, dtypes, devices or layouts that do not
+// fit; step < 1, a β outside [0, 1), eps < 0.
 struct AdamWTensors {
   at::Tensor master, m, v, grad, working;
 };

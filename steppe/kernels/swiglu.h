@@ -1,5 +1,7 @@
-// SwiGLU over rows: a = silu(gate)·up [· row_weight]. gate_up [R, 2I] holds gate then up. fp32 and bf16,
-// computed in fp32. Fill given tensors, return at once on `meta`, allocate nothing.
+// SwiGLU over rows: a = silu(gate)·up [· row_weight]. gate_up [R, 2I] holds gate then up. All fp32 or all
+// bf16, computed in fp32; rows may have a stride, the last dim is contiguous. Fill given tensors, return at
+// once on `meta` (after the checks), allocate nothing. The same bits for any number of threads. ValueError:
+// shapes, dtypes, devices or layouts that do not fit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +12,8 @@ namespace steppe::kernels {
 void swiglu_forward(const at::Tensor& a_RI, const at::Tensor& gate_up_R2I, const at::Tensor& row_weight_R);
 
 // Given da = dy·W_downᵀ [R, I]: writes d(gate, up) over gate_up, and the weighted activation a over da (the
-// operand of the down projection's weight gradient). grad_row_weight [R] fp32 (or undefined) = Σ_I da·a/w, computed
-// from the unweighted activation, so w = 0 is exact.
+// operand of the down projection's weight gradient). grad_row_weight [R] fp32 (or undefined) = Σ_I da·a/w,
+// computed from the unweighted activation, so w = 0 is exact.
 void swiglu_backward_inplace(const at::Tensor& gate_up_R2I, const at::Tensor& da_RI,
                              const at::Tensor& row_weight_R, const at::Tensor& grad_row_weight_R);
 
