@@ -29,8 +29,8 @@ TEST(MoeHealth, OneExpertWithEverything) {
 
 TEST(MoeHealth, TheWorstLayerMeansAndCountsOverLayers) {
   const MoeHealth worse = moe_health({{3, 1}});
-  const MoeHealth better = moe_health({{2, 2, 2, 0}});
-  const MoeHealth both = moe_health({{3, 1}, {2, 2, 2, 0}});
+  const MoeHealth better = moe_health({{2, 2, 0, 2}});
+  const MoeHealth both = moe_health({{3, 1}, {2, 2, 0, 2}});
   EXPECT_DOUBLE_EQ(worse.load_max_over_mean, 1.5);
   EXPECT_DOUBLE_EQ(both.load_max_over_mean, 1.5);
   EXPECT_DOUBLE_EQ(both.load_cv, (worse.load_cv + better.load_cv) / 2);
