@@ -59,14 +59,14 @@ struct RankVariables {
 };
 
 void check_consistent(const LaunchEnvironment& e, const RankVariables& v) {
-  STEPPE_CHECK_VALUE(e.rank < e.world_size, "[launch] {}={} must be below {}={}", v.rank, e.rank, v.world_size,
-                     e.world_size);
+  STEPPE_CHECK_VALUE(e.rank < e.world_size, "[launch] {}={} must be below {}={}", v.rank, e.rank,
+                     v.world_size, e.world_size);
   STEPPE_CHECK_VALUE(e.local_world_size <= e.world_size, "[launch] {}={} must be at most {}={}",
                      v.local_world_size, e.local_world_size, v.world_size, e.world_size);
   STEPPE_CHECK_VALUE(e.local_rank < e.local_world_size, "[launch] {}={} must be below {}={}", v.local_rank,
                      e.local_rank, v.local_world_size, e.local_world_size);
-  STEPPE_CHECK_VALUE(e.local_rank <= e.rank, "[launch] {}={} must be at most {}={}", v.local_rank, e.local_rank,
-                     v.rank, e.rank);
+  STEPPE_CHECK_VALUE(e.local_rank <= e.rank, "[launch] {}={} must be at most {}={}", v.local_rank,
+                     e.local_rank, v.rank, e.rank);
 }
 
 // The same on every rank of a job, different between jobs that share a node.
@@ -138,10 +138,11 @@ LaunchEnvironment detect_mpi(const Reader& read, Launcher launcher, const RankVa
   if (e.local_world_size < e.world_size && !read.has("MASTER_ADDR")) {
     // mpirun fills the nodes of an allocation in their order.
     const auto nodes = read.text("SLURM_JOB_NODELIST");
-    STEPPE_CHECK_VALUE(nodes,
-                       "[launch] MASTER_ADDR is not set, but {} ranks on several nodes must find rank 0: pass "
-                       "its host, e.g. `mpirun -x MASTER_ADDR=HOST …` (MPICH: `-genv MASTER_ADDR HOST`)",
-                       e.world_size);
+    STEPPE_CHECK_VALUE(
+        nodes,
+        "[launch] MASTER_ADDR is not set, but {} ranks on several nodes must find rank 0: pass "
+        "its host, e.g. `mpirun -x MASTER_ADDR=HOST …` (MPICH: `-genv MASTER_ADDR HOST`)",
+        e.world_size);
     e.master_addr = first_host(*nodes);
   }
   read_master(read, e);
@@ -182,26 +183,29 @@ LaunchEnvironment detect_slurm(const Reader& read) {
       "`srun steppe train …`, or with `steppe train --ranks R` on one node",
       e.world_size);
   e.local_world_size = slurm_local_world_size(read, e);
-  check_consistent(e, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "tasks per node (SLURM_TASKS_PER_NODE)"});
+  check_consistent(
+      e, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "tasks per node (SLURM_TASKS_PER_NODE)"});
   for (const char* variable : {"SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"}) {
     if (const auto nodes = read.text(variable)) e.master_addr = first_host(*nodes);
   }
   derive_port(read, e, {"SLURM_JOB_ID", "SLURM_JOBID"});
   read_master(read, e);
-  STEPPE_CHECK_VALUE(e.master_addr != "127.0.0.1" || e.local_world_size == e.world_size,
-                     "[launch] neither SLURM_JOB_NODELIST nor MASTER_ADDR is set, but {} tasks on several nodes "
-                     "must find rank 0",
-                     e.world_size);
+  STEPPE_CHECK_VALUE(
+      e.master_addr != "127.0.0.1" || e.local_world_size == e.world_size,
+      "[launch] neither SLURM_JOB_NODELIST nor MASTER_ADDR is set, but {} tasks on several nodes "
+      "must find rank 0",
+      e.world_size);
   return e;
 }
 
 // Kubeflow configures torchrun by PET_*. Without torchrun a pod can be one rank, no more.
 LaunchEnvironment detect_kubeflow(const Reader& read) {
   const std::string per_node = read.text("PET_NPROC_PER_NODE").value_or("1");
-  STEPPE_CHECK_VALUE(per_node == "1",
-                     "[launch] PET_NPROC_PER_NODE={} asks for several processes in this pod, but LOCAL_RANK is "
-                     "not set: start with `torchrun --no-python steppe train …`, which reads PET_*",
-                     per_node);
+  STEPPE_CHECK_VALUE(
+      per_node == "1",
+      "[launch] PET_NPROC_PER_NODE={} asks for several processes in this pod, but LOCAL_RANK is "
+      "not set: start with `torchrun --no-python steppe train …`, which reads PET_*",
+      per_node);
   LaunchEnvironment e;
   e.launcher = Launcher::kKubeflow;
   e.world_size = *read.number("PET_NNODES", 1, kMostRanks);
@@ -229,14 +233,22 @@ constexpr RankVariables kPmiVariables{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
 
 const char* name(Launcher launcher) {
   switch (launcher) {
-    case Launcher::kNone: return "no launcher";
-    case Launcher::kVariables: return "RANK, WORLD_SIZE and LOCAL_RANK";
-    case Launcher::kLocal: return "--ranks";
-    case Launcher::kTorchrun: return "torchrun";
-    case Launcher::kKubeflow: return "Kubeflow (PET_*)";
-    case Launcher::kSlurm: return "Slurm";
-    case Launcher::kOpenMpi: return "Open MPI";
-    case Launcher::kPmi: return "MPICH (PMI)";
+    case Launcher::kNone:
+      return "no launcher";
+    case Launcher::kVariables:
+      return "RANK, WORLD_SIZE and LOCAL_RANK";
+    case Launcher::kLocal:
+      return "--ranks";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kKubeflow:
+      return "Kubeflow (PET_*)";
+    case Launcher::kSlurm:
+      return "Slurm";
+    case Launcher::kOpenMpi:
+      return "Open MPI";
+    case Launcher::kPmi:
+      return "MPICH (PMI)";
   }
   return "unknown";
 }
@@ -282,7 +294,9 @@ void check_may_spawn(const Lookup& lookup) {
   if (read.text("SLURM_STEP_NUM_TASKS").value_or("1") != "1") refuse("SLURM_STEP_ID");
 }
 
-bool hosts_store(const LaunchEnvironment& e) { return e.rank == 0 && e.world_size > 1 && !e.agent_store; }
+bool hosts_store(const LaunchEnvironment& e) {
+  return e.rank == 0 && e.world_size > 1 && !e.agent_store;
+}
 
 void follow_launcher(const LaunchEnvironment& environment) {
   if (environment.launcher != Launcher::kTorchrun) return;

@@ -9,14 +9,14 @@
 namespace steppe::launch {
 
 enum class Launcher {
-  kNone,      // started by hand: one process
-  kVariables, // RANK, WORLD_SIZE, LOCAL_RANK, … set by something that is not torchrun
-  kLocal,     // RANK and friends, set by our own `--ranks`, whose parent reports failures
+  kNone,       // started by hand: one process
+  kVariables,  // RANK, WORLD_SIZE, LOCAL_RANK, … set by something that is not torchrun
+  kLocal,      // RANK and friends, set by our own `--ranks`, whose parent reports failures
   kTorchrun,
   kKubeflow,  // PET_* of a pod that holds one process and no torchrun
   kSlurm,
   kOpenMpi,
-  kPmi,       // MPICH, Intel MPI
+  kPmi,  // MPICH, Intel MPI
 };
 
 const char* name(Launcher launcher);
@@ -32,9 +32,9 @@ struct LaunchEnvironment {
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 29500;
   std::string master_port_source = "the default";  // for messages
-  bool agent_store = false;  // the launcher serves the store; every rank is a client
-  std::string error_file;    // where the launcher looks for a failure's message; empty: nowhere
-  int attempt = 0;           // restarts so far, under a launcher that keeps its store across them
+  bool agent_store = false;                        // the launcher serves the store; every rank is a client
+  std::string error_file;  // where the launcher looks for a failure's message; empty: nowhere
+  int attempt = 0;         // restarts so far, under a launcher that keeps its store across them
 };
 
 // The value of a variable, or nothing.

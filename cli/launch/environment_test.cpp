@@ -42,10 +42,14 @@ const Variables kTorchrun = {{"RANK", "5"},
                              {"TORCHELASTIC_RUN_ID", "none"},
                              {"TORCHELASTIC_ERROR_FILE", "/x/error.json"}};
 
-const Variables kSlurm = {{"SLURM_PROCID", "3"},    {"SLURM_NTASKS", "6"},
-                          {"SLURM_LOCALID", "1"},   {"SLURM_NODEID", "1"},
-                          {"SLURM_STEP_ID", "0"},   {"SLURM_JOB_ID", "981234"},
-                          {"SLURM_TASKS_PER_NODE", "2(x3)"}, {"SLURM_JOB_NODELIST", "gpu[007-009]"}};
+const Variables kSlurm = {{"SLURM_PROCID", "3"},
+                          {"SLURM_NTASKS", "6"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_JOB_ID", "981234"},
+                          {"SLURM_TASKS_PER_NODE", "2(x3)"},
+                          {"SLURM_JOB_NODELIST", "gpu[007-009]"}};
 
 Variables with(Variables variables, const Variables& more) {
   for (const auto& [name, value] : more) variables[name] = value;
@@ -85,7 +89,8 @@ TEST(Environment, UnderAnAgentRankZeroHostsNothing) {
 }
 
 TEST(Environment, RankWithoutLocalRankIsRefusedWithTheReason) {
-  const std::string text = refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
+  const std::string text =
+      refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
   EXPECT_NE(text.find("LOCAL_RANK is not"), std::string::npos) << text;
   EXPECT_NE(text.find("pods"), std::string::npos) << text;
   EXPECT_NE(text.find("torchrun --no-python"), std::string::npos) << text;
@@ -123,7 +128,8 @@ TEST(Environment, Slurm) {
   EXPECT_GE(e.master_port, 15000);
   EXPECT_LT(e.master_port, 30000);
   // The same on every rank, another for another job or step.
-  EXPECT_EQ(e.master_port, detect_launch(among(with(kSlurm, {{"SLURM_PROCID", "2"}, {"SLURM_LOCALID", "0"}}))).master_port);
+  EXPECT_EQ(e.master_port,
+            detect_launch(among(with(kSlurm, {{"SLURM_PROCID", "2"}, {"SLURM_LOCALID", "0"}}))).master_port);
   EXPECT_NE(e.master_port, detect_launch(among(with(kSlurm, {{"SLURM_JOB_ID", "981235"}}))).master_port);
   EXPECT_NE(e.master_port, detect_launch(among(with(kSlurm, {{"SLURM_STEP_ID", "1"}}))).master_port);
   EXPECT_EQ(detect_launch(among(with(kSlurm, {{"MASTER_PORT", "77"}}))).master_port, 77);
@@ -163,7 +169,8 @@ TEST(Environment, OpenMpiBeforeTheSlurmAroundIt) {
 }
 
 TEST(Environment, Pmi) {
-  const Variables pmi = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  const Variables pmi = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
   const auto e = detect_launch(among(pmi));
   EXPECT_EQ(e.launcher, Launcher::kPmi);
   EXPECT_EQ(e.rank, 1);
@@ -175,17 +182,22 @@ TEST(Environment, Pmi) {
 }
 
 TEST(Environment, Kubeflow) {
-  const Variables pod = {{"PET_NNODES", "3"}, {"PET_NODE_RANK", "2"}, {"PET_NPROC_PER_NODE", "1"},
-                         {"PET_MASTER_ADDR", "job-0"}, {"PET_MASTER_PORT", "29400"}};
+  const Variables pod = {{"PET_NNODES", "3"},
+                         {"PET_NODE_RANK", "2"},
+                         {"PET_NPROC_PER_NODE", "1"},
+                         {"PET_MASTER_ADDR", "job-0"},
+                         {"PET_MASTER_PORT", "29400"}};
   const auto e = detect_launch(among(pod));
   EXPECT_EQ(e.rank, 2);
   EXPECT_EQ(e.world_size, 3);
   EXPECT_EQ(e.local_world_size, 1);
   EXPECT_EQ(e.master_addr, "job-0");
   EXPECT_EQ(e.master_port, 29400);
-  EXPECT_NE(refusal(with(pod, {{"PET_NPROC_PER_NODE", "8"}})).find("PET_NPROC_PER_NODE=8"), std::string::npos);
+  EXPECT_NE(refusal(with(pod, {{"PET_NPROC_PER_NODE", "8"}})).find("PET_NPROC_PER_NODE=8"),
+            std::string::npos);
   EXPECT_NE(refusal(without(pod, "PET_NODE_RANK")).find("PET_NODE_RANK is not set"), std::string::npos);
-  EXPECT_NE(refusal(with(pod, {{"PET_NNODES", "1:4"}})).find("PET_NNODES must be an integer"), std::string::npos);
+  EXPECT_NE(refusal(with(pod, {{"PET_NNODES", "1:4"}})).find("PET_NNODES must be an integer"),
+            std::string::npos);
 }
 
 TEST(Environment, RanksUnderALauncherAreRefused) {
@@ -209,15 +221,16 @@ TEST(Slurm, FirstHost) {
 TEST(Slurm, TasksPerNode) {
   EXPECT_EQ(tasks_per_node("4"), std::vector<int>({4}));
   EXPECT_EQ(tasks_per_node("2(x3),1"), std::vector<int>({2, 2, 2, 1}));
-  for (const char* bad : {"", "x", "2(x)", "2(x3", "0", "2,,1"}) EXPECT_THROW(tasks_per_node(bad), ValueError) << bad;
+  for (const char* bad : {"", "x", "2(x)", "2(x3", "0", "2,,1"})
+    EXPECT_THROW(tasks_per_node(bad), ValueError) << bad;
 }
 
 TEST(Threads, CoresDividedByLocalRanks) {
   LaunchEnvironment e;
   e.local_world_size = 4;
   EXPECT_EQ(automatic_threads(e, {16, 16}, among({})), 4);
-  EXPECT_EQ(automatic_threads(e, {3, 16}, among({})), 3);   // bound to three
-  EXPECT_EQ(automatic_threads(e, {8, 32}, among({})), 8);   // bound to its share: not divided again
+  EXPECT_EQ(automatic_threads(e, {3, 16}, among({})), 3);  // bound to three
+  EXPECT_EQ(automatic_threads(e, {8, 32}, among({})), 8);  // bound to its share: not divided again
   EXPECT_EQ(automatic_threads(e, {2, 2}, among({})), 1);
 }
 

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-
 #include <nlohmann/json.hpp>
 
 #include "steppe/base/error.h"
@@ -44,7 +43,9 @@ void write_and_sync(const std::string& path, const std::string& text) {
 }
 
 // Messages carry whatever a peer or a file held; what is not UTF-8 becomes U+FFFD instead of an exception.
-std::string dump(const json& value) { return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
+std::string dump(const json& value) {
+  return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
 
 json parse_file(const std::string& path) {
   std::ifstream file(path);
@@ -59,8 +60,8 @@ void write_atomically(const std::string& path, const std::string& text) {
   const std::string beside = path + "." + std::to_string(::getpid()) + ".part";
   try {
     write_and_sync(beside, text);
-    STEPPE_CHECK(::rename(beside.c_str(), path.c_str()) == 0, "[launch] cannot rename {} to {}: {}", beside, path,
-                 std::strerror(errno));
+    STEPPE_CHECK(::rename(beside.c_str(), path.c_str()) == 0, "[launch] cannot rename {} to {}: {}", beside,
+                 path, std::strerror(errno));
   } catch (...) {
     ::unlink(beside.c_str());
     throw;
@@ -86,18 +87,19 @@ RunStatus read_status(const std::string& run_folder) {
       return {static_cast<RunState>(state), value.value("reason", ""), value.value("step", std::int64_t{0})};
     }
   }
-  throw RuntimeFailure(fmt::format("[launch] {}: unknown state \"{}\"", path, value["state"].get<std::string>()));
+  throw RuntimeFailure(
+      fmt::format("[launch] {}: unknown state \"{}\"", path, value["state"].get<std::string>()));
 }
 
 bool write_error_file(const std::string& path, const ErrorReport& report) noexcept {
   if (path.empty()) return true;
   try {
-    const json value = {
-        {"message",
-         {{"message", report.message},
-          {"extraInfo",
-           {{"py_callstack", report.details.empty() ? report.message : report.details},
-            {"timestamp", std::to_string(report.timestamp > 0 ? report.timestamp : seconds_since_epoch())}}}}}};
+    const json value = {{"message",
+                         {{"message", report.message},
+                          {"extraInfo",
+                           {{"py_callstack", report.details.empty() ? report.message : report.details},
+                            {"timestamp", std::to_string(report.timestamp > 0 ? report.timestamp
+                                                                              : seconds_since_epoch())}}}}}};
     write_atomically(path, dump(value));
     return true;
   } catch (const std::exception& error) {
@@ -110,7 +112,8 @@ std::optional<ErrorReport> read_error_file(const std::string& path) {
   const json value = parse_file(path);
   if (!value.is_object() || !value.contains("message")) return std::nullopt;
   const json& message = value["message"];
-  if (!message.is_object() || !message.contains("message") || !message["message"].is_string()) return std::nullopt;
+  if (!message.is_object() || !message.contains("message") || !message["message"].is_string())
+    return std::nullopt;
   ErrorReport report;
   report.message = message["message"];
   const json extra = message.value("extraInfo", json::object());

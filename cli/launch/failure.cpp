@@ -1,9 +1,9 @@
 #include "cli/launch/failure.h"
 
-#include <string_view>
-
 #include <c10/util/Exception.h>
+
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "steppe/base/error.h"
 

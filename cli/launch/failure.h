@@ -5,7 +5,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "cli/launch/exit_report.h"

@@ -8,7 +8,9 @@
 namespace steppe::launch {
 namespace {
 
-std::string key(int rank) { return "heartbeat/" + std::to_string(rank); }
+std::string key(int rank) {
+  return "heartbeat/" + std::to_string(rank);
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ std::vector<int> silent_ranks(const std::vector<std::optional<Heartbeat>>& befor
                               const std::vector<std::optional<Heartbeat>>& after) {
   std::vector<int> silent;
   for (std::size_t rank = 0; rank < after.size(); ++rank) {
-    if (after[rank] && (after[rank]->done || !before[rank] || before[rank]->beats != after[rank]->beats)) continue;
+    if (after[rank] && (after[rank]->done || !before[rank] || before[rank]->beats != after[rank]->beats))
+      continue;
     silent.push_back(static_cast<int>(rank));
   }
   return silent;
@@ -61,8 +64,8 @@ Failure no_progress(const std::vector<std::optional<Heartbeat>>& heartbeats, int
   if (standing(behind) == standing(furthest)) {
     message += fmt::format("every rank stands at {}; noticed by rank {}", place(behind), noticed_by);
   } else {
-    message += fmt::format("rank {} stands at {}, while rank {} has come to {}", behind, place(behind), furthest,
-                           place(furthest));
+    message += fmt::format("rank {} stands at {}, while rank {} has come to {}", behind, place(behind),
+                           furthest, place(furthest));
   }
   return {.rank = behind, .message = message};
 }

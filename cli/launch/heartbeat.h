@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "cli/launch/failure.h"
 

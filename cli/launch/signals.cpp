@@ -70,11 +70,14 @@ SignalFlag::~SignalFlag() {
   alive = false;
 }
 
-int SignalFlag::received() const noexcept { return first_signal.load(); }
+int SignalFlag::received() const noexcept {
+  return first_signal.load();
+}
 
 std::chrono::milliseconds SignalFlag::since_received() const noexcept {
   if (first_signal.load() == 0) return std::chrono::milliseconds{0};
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(now_ns() - first_ns.load()));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::nanoseconds(now_ns() - first_ns.load()));
 }
 
 std::string signal_name(int signal) {

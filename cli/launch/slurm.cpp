@@ -53,7 +53,8 @@ std::vector<int> tasks_per_node(const std::string& list) {
       entry = entry.substr(0, open);
     }
     const int here = number(entry, list);
-    STEPPE_CHECK_VALUE(repeat <= kMostNodes, "[launch] SLURM_TASKS_PER_NODE=\"{}\" names too many nodes", list);
+    STEPPE_CHECK_VALUE(repeat <= kMostNodes, "[launch] SLURM_TASKS_PER_NODE=\"{}\" names too many nodes",
+                       list);
     tasks.insert(tasks.end(), repeat, here);
     if (comma == std::string_view::npos) return tasks;
     rest = rest.substr(comma + 1);

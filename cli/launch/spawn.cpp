@@ -93,7 +93,8 @@ class StringTable {
   std::vector<char*> pointers_;
 };
 
-std::vector<std::string> rank_environment(int rank, int ranks, std::uint16_t port, const std::string& error_file) {
+std::vector<std::string> rank_environment(int rank, int ranks, std::uint16_t port,
+                                          const std::string& error_file) {
   const std::vector<std::pair<std::string, std::string>> ours = {
       {"RANK", std::to_string(rank)},
       {"WORLD_SIZE", std::to_string(ranks)},
@@ -182,7 +183,8 @@ void Ranks::start_one(int rank) {
   const StringTable envp(rank_environment(rank, options_.ranks, local_.port, folder_.error_file(rank)));
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  STEPPE_CHECK(child >= 0, "[launch] cannot start rank {} of {}: {}", rank, options_.ranks, std::strerror(errno));
+  STEPPE_CHECK(child >= 0, "[launch] cannot start rank {} of {}: {}", rank, options_.ranks,
+               std::strerror(errno));
   if (child == 0) {
     // Only async-signal-safe calls between fork and exec: the store's threads hold locks that are gone here.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

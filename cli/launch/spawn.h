@@ -12,7 +12,7 @@ struct SpawnOptions {
   int ranks = 1;
   std::vector<std::string> arguments;  // of the children, without the program's name and without --ranks
   std::string program;                 // empty: this program itself
-  std::chrono::milliseconds kill_grace{5000};  // between SIGTERM and SIGKILL, once a rank has failed
+  std::chrono::milliseconds kill_grace{5000};     // between SIGTERM and SIGKILL, once a rank has failed
   std::function<void(const std::string&)> print;  // empty: stderr
 };
 

@@ -10,7 +10,6 @@
 #include <future>
 #include <string>
 #include <thread>
-
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -28,7 +27,9 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr int kBacklog = 2048;  // ranks of a large job connect within milliseconds
 
-std::string rank_key(int rank) { return "rank/" + std::to_string(rank); }
+std::string rank_key(int rank) {
+  return "rank/" + std::to_string(rank);
+}
 
 StorePtr with_prefix(StorePtr store, int attempt) {
   return c10::make_intrusive<c10d::PrefixStore>("steppe/" + std::to_string(attempt), std::move(store));
@@ -62,10 +63,11 @@ int listen_everywhere(const LaunchEnvironment& environment) {
     any4.sin_port = htons(environment.master_port);
     fd = try_listen(AF_INET, reinterpret_cast<const sockaddr*>(&any4), sizeof(any4));
   }
-  STEPPE_CHECK(fd >= 0 || errno != EADDRINUSE,
-               "[launch] port {} ({}) is in use on this host: another job may still be running; set MASTER_PORT to "
-               "a free port on every rank",
-               environment.master_port, environment.master_port_source);
+  STEPPE_CHECK(
+      fd >= 0 || errno != EADDRINUSE,
+      "[launch] port {} ({}) is in use on this host: another job may still be running; set MASTER_PORT to "
+      "a free port on every rank",
+      environment.master_port, environment.master_port_source);
   STEPPE_CHECK(fd >= 0, "[launch] cannot listen on port {} ({}): {}", environment.master_port,
                environment.master_port_source, std::strerror(errno));
   return fd;
@@ -95,16 +97,18 @@ StorePtr connect(const LaunchEnvironment& environment, const c10d::TCPStoreOptio
   const std::string where = fmt::format("{}:{}", environment.master_addr, environment.master_port);
   const double seconds = options.timeout.count() / 1000.0;
   if (connected.wait_for(options.timeout + milliseconds(1000)) != std::future_status::ready) {
-    throw RuntimeFailure(fmt::format(
-        "[launch] rank {}: what listens at {} does not answer as a store within {:g} s: is MASTER_PORT ({}) taken "
-        "by another program?",
-        environment.rank, where, seconds, environment.master_port_source));
+    throw RuntimeFailure(
+        fmt::format("[launch] rank {}: what listens at {} does not answer as a store within {:g} s: is "
+                    "MASTER_PORT ({}) taken "
+                    "by another program?",
+                    environment.rank, where, seconds, environment.master_port_source));
   }
   try {
     return connected.get();
   } catch (const c10::Error& error) {
     throw RuntimeFailure(fmt::format(
-        "[launch] rank {} cannot reach the store at {} within {:g} s: has rank 0 started there, and do MASTER_ADDR "
+        "[launch] rank {} cannot reach the store at {} within {:g} s: has rank 0 started there, and do "
+        "MASTER_ADDR "
         "and MASTER_PORT ({}) agree on all ranks? ({})",
         environment.rank, where, seconds, environment.master_port_source, describe(error).message));
   }
@@ -120,7 +124,8 @@ void claim_rank(c10d::Store& store, const LaunchEnvironment& environment) {
   const std::string me = this_process();
   const std::string owner = store.compareSet(rank_key(environment.rank), std::string(), me);
   STEPPE_CHECK(owner == me,
-               "[launch] rank {} of {}:{} is taken already by {} (this is {}): two jobs share MASTER_PORT ({}), or two "
+               "[launch] rank {} of {}:{} is taken already by {} (this is {}): two jobs share MASTER_PORT "
+               "({}), or two "
                "processes got the same rank",
                environment.rank, environment.master_addr, environment.master_port, owner, me,
                environment.master_port_source);
@@ -147,10 +152,12 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& environment, Cloc
       throw RuntimeFailure(fmt::format("[launch] rank {} failed: {}", failure->rank, failure->message));
     }
     STEPPE_CHECK(Clock::now() < deadline,
-                 "[launch] rank {} waited {:g} s (comm.init_timeout) at {}:{}, but of {} ranks these have not arrived: "
+                 "[launch] rank {} waited {:g} s (comm.init_timeout) at {}:{}, but of {} ranks these have "
+                 "not arrived: "
                  "{}",
-                 environment.rank, init_timeout.count() / 1000.0, environment.master_addr, environment.master_port,
-                 environment.world_size, missing_ranks(store, environment.world_size));
+                 environment.rank, init_timeout.count() / 1000.0, environment.master_addr,
+                 environment.master_port, environment.world_size,
+                 missing_ranks(store, environment.world_size));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -162,15 +169,16 @@ StorePtr make_store(const LaunchEnvironment& environment, milliseconds init_time
   const auto deadline = Clock::now() + init_timeout;
   std::optional<int> listening;
   if (hosts_store(environment)) listening = listen_everywhere(environment);
-  auto store = with_prefix(connect(environment, store_options(environment.master_port, listening, init_timeout)),
-                           environment.attempt);
+  auto store =
+      with_prefix(connect(environment, store_options(environment.master_port, listening, init_timeout)),
+                  environment.attempt);
   try {
     claim_rank(*store, environment);
     wait_for_all(*store, environment, deadline, init_timeout);
   } catch (const c10::Error& error) {
-    throw RuntimeFailure(fmt::format("[launch] rank {} lost the store at {}:{} while waiting for all {} ranks: {}",
-                                     environment.rank, environment.master_addr, environment.master_port,
-                                     environment.world_size, describe(error).message));
+    throw RuntimeFailure(fmt::format(
+        "[launch] rank {} lost the store at {}:{} while waiting for all {} ranks: {}", environment.rank,
+        environment.master_addr, environment.master_port, environment.world_size, describe(error).message));
   }
   return store;
 }

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "cli/launch/environment.h"

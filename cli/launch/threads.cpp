@@ -52,7 +52,8 @@ double quota_v2(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   std::string quota;
   double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return std::numeric_limits<double>::infinity();
+  if (!(file >> quota >> period) || quota == "max" || period <= 0)
+    return std::numeric_limits<double>::infinity();
   return std::atof(quota.c_str()) / period;
 }
 

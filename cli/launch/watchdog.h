@@ -13,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "cli/launch/environment.h"
@@ -44,13 +43,15 @@ struct WatchdogOptions {
 };
 
 // The limits for this launcher and `comm.timeout`.
-WatchdogOptions watchdog_options(const LaunchEnvironment& environment, std::chrono::milliseconds comm_timeout);
+WatchdogOptions watchdog_options(const LaunchEnvironment& environment,
+                                 std::chrono::milliseconds comm_timeout);
 
 class Watchdog {
  public:
   // `store` is make_store's. Starts watching at once; progress_limit runs from the first progress() on, so
   // that loading a model is no hang.
-  Watchdog(const c10::intrusive_ptr<c10d::Store>& store, LaunchEnvironment environment, WatchdogOptions options);
+  Watchdog(const c10::intrusive_ptr<c10d::Store>& store, LaunchEnvironment environment,
+           WatchdogOptions options);
   // Stops without waiting for the others.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
