@@ -1,27 +1,32 @@
-// Collectives built on Communicator::exchange and all_gather_host.
+// Collectives built on Communicator::exchange and all_gather_host. All tensors are contiguous. Sizes are
+// checked against this rank's arguments before anything is sent (ValueError); that the ranks agree is the
+// caller's duty.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "steppe/comm/communicator.h"
 
 namespace steppe::comm {
 
-// full [size()*n] receives every rank's shard [n] in rank order; shard may be full's own slice (no copy then).
-// Wire: (size-1)·n elements sent and received. Allocates nothing.
+// full [size()*n] receives every rank's shard [n] in rank order; shard may be full's own slice (no copy
+// then). Wire: (size-1)·n elements sent and received. Allocates nothing.
 Pending all_gather(Communicator& group, const at::Tensor& full, const at::Tensor& shard);
 
 // As all_gather, with sizes that differ: rows of full [Σ rows[p], …] in rank order, shard [rows[rank()], …].
 Pending all_gather_rows(Communicator& group, const at::Tensor& full, const at::Tensor& shard,
                         std::span<const int64_t> rows);
 
-// accumulator [n] (fp32) += Σ_p (rank p's full)[rank()*n : (rank()+1)*n], summed in fp32 in rank order.
-// `full` [size()*n], any float dtype, must stay unchanged until wait() returns; `scratch` [size()*n] of full's
-// dtype receives the parts (unused, may be undefined, when size()==1). The sum runs in wait().
+// accumulator [n] (fp32) += Σ_p (rank p's full)[rank()*n : (rank()+1)*n]: the parts are added to the
+// accumulator one after another, in fp32 and in rank order, so the bits do not depend on the backend. (An
+// fp64 accumulator takes fp64 parts: for oracles.) Wire: (size-1)·n elements of full's dtype sent and
+// received. Allocates nothing. `full` [size()*n], any float dtype, must stay unchanged until wait() returns;
+// `scratch` [size()*n] of full's dtype receives the parts (unused, may be undefined, when size()==1). The sum
+// runs in wait().
 Pending reduce_scatter_add(Communicator& group, const at::Tensor& accumulator, const at::Tensor& full,
                            const at::Tensor& scratch);
 

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <memory>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "steppe/comm/communicator.h"
@@ -24,7 +23,12 @@ struct Groups {
 };
 
 // Collective over all W ranks of the store. Groups of size 1 make no process group. On a CPU: Gloo, over the
-// loopback interface when the master address is local. `timeout` bounds every wait.
+// loopback interface when all ranks share one machine's network, else over the interface of the host's name.
+// With `cuda`: NCCL for tensors on the current CUDA device, which the caller has set; host values go over
+// Gloo. A communicator's name is its field's name, with the index of the group where there are several:
+// "expert.0". `timeout` bounds every wait, the connecting included. Throws RuntimeFailure naming the group
+// and this rank when the ranks cannot connect. May be called again on the same store, by all ranks equally
+// often.
 Groups make_groups(const layout::RankLayout& layout, const c10::intrusive_ptr<c10d::Store>& store,
                    std::chrono::milliseconds timeout, bool cuda);
 

@@ -1,0 +1,27 @@
+// What every Communicator does with the arguments of exchange() before it moves anything.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+
+#include "steppe/comm/communicator.h"
+
+namespace steppe::comm {
+
+inline bool is_nothing(const at::Tensor& tensor) {
+  return !tensor.defined() || tensor.numel() == 0;
+}
+
+// Throws ValueError naming the communicator, the argument and the peer.
+void check_exchange(const Communicator& group, std::span<const at::Tensor> sends,
+                    std::span<const at::Tensor> receives, at::DeviceType device);
+
+int64_t bytes_to_peers(const Communicator& group, std::span<const at::Tensor> sends);
+
+// receives[rank] = sends[rank], unless they are the same memory.
+void copy_own_pair(const Communicator& group, std::span<const at::Tensor> sends,
+                   std::span<const at::Tensor> receives);
+
+}  // namespace steppe::comm

@@ -1,0 +1,152 @@
+#include "steppe/comm/gloo_communicator.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+
+#include "steppe/base/error.h"
+#include "steppe/comm/exchange_contract.h"
+
+namespace steppe::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Each exchange has a tag of its own, so that several under way cannot mix even if Gloo served them out of
+// turn. They are reused after a while, since Gloo keeps some state per tag.
+constexpr int kNumTags = 1 << 16;
+
+// What names the failing transfer: "[comm expert.0] rank 1 (global 5): receiving from rank 3 (global 7)".
+struct Endpoint {
+  std::string name;
+  int rank;
+  std::vector<int> ranks;
+
+  std::string describe(std::string_view verb, int peer) const {
+    return fmt::format("[comm {}] rank {} (global {}): {} rank {} (global {})", name, rank,
+                       ranks[static_cast<size_t>(rank)], verb, peer, ranks[static_cast<size_t>(peer)]);
+  }
+};
+
+// The transfers of one exchange. Each Work keeps its tensor.
+class Transfers {
+ public:
+  Transfers(Endpoint self, std::chrono::milliseconds timeout) : self_(std::move(self)), timeout_(timeout) {}
+
+  template <typename Post>
+  void post(std::string_view verb, int peer, Post&& post) {
+    try {
+      entries_.push_back({post(), verb, peer});
+    } catch (const std::exception& error) {
+      throw RuntimeFailure(fmt::format("{} failed: {}", self_.describe(verb, peer), error.what()));
+    }
+  }
+
+  void wait() {
+    const auto deadline = Clock::now() + timeout_;
+    for (const Entry& entry : entries_) {
+      // Zero would mean Gloo's own default.
+      const auto left =
+          std::max(std::chrono::milliseconds(1),
+                   std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()));
+      try {
+        if (entry.work->wait(left)) continue;
+      } catch (const std::exception& error) {
+        throw RuntimeFailure(fmt::format("{} failed (the peer died, or was late by {} s): {}",
+                                         self_.describe(entry.verb, entry.peer), timeout_.count() / 1000.0,
+                                         error.what()));
+      }
+      throw RuntimeFailure(fmt::format("{} was aborted", self_.describe(entry.verb, entry.peer)));
+    }
+  }
+
+ private:
+  struct Entry {
+    c10::intrusive_ptr<c10d::Work> work;
+    std::string_view verb;  // a literal
+    int peer;
+  };
+  Endpoint self_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Entry> entries_;
+};
+
+c10::intrusive_ptr<c10d::ProcessGroupGloo> connect(const Endpoint& self,
+                                                   const c10::intrusive_ptr<c10d::Store>& store,
+                                                   const GlooOptions& options) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  gloo->group_name = self.name;
+  gloo->threads = 1;  // for Gloo's collectives, of which there are none
+  try {
+    gloo->devices.push_back(options.loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                             : c10d::ProcessGroupGloo::createDefaultDevice());
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(self.name, store), self.rank,
+        static_cast<int>(self.ranks.size()), gloo);
+  } catch (const std::exception& error) {
+    throw RuntimeFailure(fmt::format(
+        "[comm {}] rank {} of {} (global {}) cannot connect to its peers within {} s: {}", self.name,
+        self.rank, self.ranks.size(), self.ranks[self.rank], options.timeout.count() / 1000.0, error.what()));
+  }
+}
+
+}  // namespace
+
+GlooCommunicator::GlooCommunicator(std::string name, int rank, std::vector<int> ranks,
+                                   const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options)
+    : Communicator(std::move(name), rank, static_cast<int>(ranks.size())),
+      ranks_(std::move(ranks)),
+      timeout_(options.timeout) {
+  STEPPE_CHECK_VALUE(rank >= 0 && rank < size(), "[comm {}] rank must be in [0, {}), got {}", this->name(),
+                     size(), rank);
+  process_group_ = connect({this->name(), rank, ranks_}, store, options);
+}
+
+GlooCommunicator::~GlooCommunicator() = default;
+
+Pending GlooCommunicator::exchange(std::span<const at::Tensor> sends, std::span<const at::Tensor> receives) {
+  check_exchange(*this, sends, receives, at::kCPU);
+  const int tag = std::exchange(next_tag_, (next_tag_ + 1) % kNumTags);
+  auto transfers = std::make_shared<Transfers>(Endpoint{name(), rank(), ranks_}, timeout_);
+  // Receives first: a send that finds its receive posted is written at once. Each rank begins with another
+  // peer, so that they do not all send to rank 0 first.
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() - step + size()) % size();
+    if (is_nothing(receives[peer])) continue;
+    std::vector<at::Tensor> one = {receives[peer]};
+    transfers->post("receiving from", peer, [&] { return process_group_->recv(one, peer, tag); });
+  }
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    if (is_nothing(sends[peer])) continue;
+    std::vector<at::Tensor> one = {sends[peer]};
+    transfers->post("sending to", peer, [&] { return process_group_->send(one, peer, tag); });
+  }
+  copy_own_pair(*this, sends, receives);  // while the others are under way
+  wire_bytes_ += bytes_to_peers(*this, sends);
+  return Pending([transfers] { transfers->wait(); });
+}
+
+std::vector<int64_t> GlooCommunicator::all_gather_host(std::span<const int64_t> mine) {
+  const auto length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> all(mine.size() * static_cast<size_t>(size()));
+  // from_blob: plain host vectors, which no ledger sees.
+  std::vector<at::Tensor> sends, receives;
+  for (int peer = 0; peer < size(); ++peer) {
+    sends.push_back(at::from_blob(const_cast<int64_t*>(mine.data()), {length}, at::kLong));
+    receives.push_back(at::from_blob(all.data() + peer * length, {length}, at::kLong));
+  }
+  exchange(sends, receives).wait();
+  return all;
+}
+
+void GlooCommunicator::barrier() {
+  const int64_t token = 0;
+  all_gather_host({&token, 1});
+}
+
+}  // namespace steppe::comm
