@@ -1,0 +1,85 @@
+// A block per row, so that the gradient of a row's weight is summed by a fixed tree.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "steppe/kernels/cuda_failure.h"
+#include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/swiglu_backend.h"
+
+namespace steppe::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMostBlocks = 1 << 16;
+
+unsigned num_blocks(int64_t rows) {
+  return static_cast<unsigned>(std::min(kMostBlocks, rows));
+}
+
+__device__ float sigmoid(float x) {
+  return 1.f / (1.f + expf(-x));
+}
+
+template <class T>
+__global__ void forward_kernel(SwigluForward args) {
+  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
+    const T* gate = static_cast<const T*>(args.gate_up) + row * args.gate_up_stride;
+    const T* up = gate + args.columns;
+    T* a = static_cast<T*>(args.a) + row * args.a_stride;
+    const float weight = args.row_weight != nullptr ? args.row_weight[row] : 1.f;
+    for (int64_t c = threadIdx.x; c < args.columns; c += kThreads) {
+      const float g = to_float(gate[c]);
+      a[c] = from_float<T>(g * sigmoid(g) * to_float(up[c]) * weight);
+    }
+  }
+}
+
+template <class T>
+__global__ void backward_kernel(SwigluBackward args) {
+  __shared__ float sums[kThreads];
+  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
+    T* gate = static_cast<T*>(args.gate_up) + row * args.gate_up_stride;
+    T* up = gate + args.columns;
+    T* da = static_cast<T*>(args.da) + row * args.da_stride;
+    const float weight = args.row_weight != nullptr ? args.row_weight[row] : 1.f;
+    float along_weight = 0;
+    for (int64_t c = threadIdx.x; c < args.columns; c += kThreads) {
+      const float g = to_float(gate[c]), u = to_float(up[c]), d = to_float(da[c]);
+      const float s = sigmoid(g), silu = g * s, activation = silu * u, weighted = d * weight;
+      along_weight += d * activation;
+      up[c] = from_float<T>(weighted * silu);
+      gate[c] = from_float<T>(weighted * u * (s + silu * (1.f - s)));
+      da[c] = from_float<T>(activation * weight);
+    }
+    if (args.grad_row_weight == nullptr) continue;
+    sums[threadIdx.x] = along_weight;
+    for (int half = kThreads / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) args.grad_row_weight[row] = sums[0];
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+void swiglu_forward(const SwigluForward& args, void* stream) {
+  with_element(args.element, [&](auto zero) {
+    forward_kernel<decltype(zero)>
+        <<<num_blocks(args.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  });
+  check_launch("swiglu_forward");
+}
+
+void swiglu_backward(const SwigluBackward& args, void* stream) {
+  with_element(args.element, [&](auto zero) {
+    backward_kernel<decltype(zero)>
+        <<<num_blocks(args.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  });
+  check_launch("swiglu_backward_inplace");
+}
+
+}  // namespace steppe::kernels::cuda
