@@ -128,7 +128,9 @@ void IndexedDataset::check_index() {
                      needed, tokens_.size_bytes());
   STEPPE_CHECK_VALUE(document_bound(0) == 0, "[data] {}: the first document must begin at sequence 0, got {}",
                      file, document_bound(0));
+  is_one_sequence_each_ = num_documents_ == num_sequences_;
   for (int64_t i = 0; i < num_documents_; ++i) {
+    is_one_sequence_each_ = is_one_sequence_each_ && document_bound(i) == i;
     STEPPE_CHECK_VALUE(document_bound(i) <= document_bound(i + 1),
                        "[data] {}: document bounds must not decrease, got {} after {} at document {}", file,
                        document_bound(i + 1), document_bound(i), i);
@@ -167,6 +169,7 @@ int64_t IndexedDataset::document_bound(int64_t document) const {
 int64_t IndexedDataset::document_length(int64_t document) const {
   STEPPE_ASSERT(document >= 0 && document < num_documents_, "[data] document {} of {} in {}", document,
                 num_documents_, name_);
+  if (is_one_sequence_each_) return sequence_length(document);
   int64_t length = 0;
   for (int64_t s = document_bound(document); s < document_bound(document + 1); ++s)
     length += sequence_length(s);

@@ -66,6 +66,8 @@ class IndexedDataset {
   int64_t num_sequences_ = 0;
   int64_t num_documents_ = 0;
   int64_t num_tokens_ = 0;
+  // Document i is sequence i, the usual case: its length is one read instead of three.
+  bool is_one_sequence_each_ = false;
   // First bytes of the three arrays within the index, which the 34-byte header leaves unaligned.
   int64_t lengths_at_ = 0;
   int64_t pointers_at_ = 0;
