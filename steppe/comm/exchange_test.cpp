@@ -122,7 +122,7 @@ TEST(Exchange, ManyOutstandingMatchInOrderOfCall) {
 }
 
 TEST(Exchange, LargerThanAnySocketBuffer) {
-  constexpr int64_t kBytes = 24 << 20;
+  constexpr int64_t kBytes = 12 << 20;
   run_ranks(3, [&](int rank, const auto& store) {
     const auto world = make_world(rank, 3, store);
     std::vector<at::Tensor> sends, receives;
