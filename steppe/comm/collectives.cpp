@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "steppe/base/error.h"
 #include "steppe/comm/sum_in_order.h"
 

@@ -86,14 +86,14 @@ void add_loss(const at::Tensor& loss_1, const at::Tensor& row_loss_R, const at::
   check_vector(targets_R, rows, at::kInt, stats_R3, place, "targets");
   check_stats(stats_R3, rows, targets_R, place, "stats");
   check_vector(loss_1, 1, at::kDouble, stats_R3, place, "loss");
-  check_vector(row_weight_R, rows, at::kFloat, stats_R3, place, "row_weight");
+  if (row_weight_R.defined()) check_vector(row_weight_R, rows, at::kFloat, stats_R3, place, "row_weight");
   if (row_loss_R.defined()) check_vector(row_loss_R, rows, at::kFloat, stats_R3, place, "row_loss");
   if (stats_R3.is_meta() || rows == 0) return;
   const LossRows args{.loss = loss_1.mutable_data_ptr<double>(),
                       .row_loss = row_loss_R.defined() ? row_loss_R.mutable_data_ptr<float>() : nullptr,
                       .stats = stats_R3.const_data_ptr<float>(),
                       .targets = targets_R.const_data_ptr<int32_t>(),
-                      .row_weight = row_weight_R.const_data_ptr<float>(),
+                      .row_weight = row_weight_R.defined() ? row_weight_R.const_data_ptr<float>() : nullptr,
                       .rows = rows};
   if (stats_R3.is_cuda()) return cuda::add_loss(args, current_cuda_stream(stats_R3));
   cpu::add_loss(args);

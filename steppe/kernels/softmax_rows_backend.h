@@ -20,7 +20,7 @@ struct LossRows {
   float* row_loss = nullptr;  // or null
   const float* stats = nullptr;
   const int32_t* targets = nullptr;
-  const float* row_weight = nullptr;
+  const float* row_weight = nullptr;  // null: 1
   int64_t rows = 0;
 };
 

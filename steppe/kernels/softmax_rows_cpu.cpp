@@ -149,7 +149,8 @@ void add_loss(const LossRows& args) {
           const bool counts = args.targets[r] >= 0;
           const double loss = counts ? double{s[0]} + std::log(double{s[1]}) - double{s[2]} : 0.0;
           if (args.row_loss) args.row_loss[r] = static_cast<float>(loss);
-          if (counts && args.row_weight[r] != 0) total += double{args.row_weight[r]} * loss;
+          const double weight = args.row_weight ? double{args.row_weight[r]} : 1.0;
+          if (counts && weight != 0) total += weight * loss;
         }
         partial[b] = total;
       }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "steppe/comm/groups.h"
+#include "steppe/memory/category.h"
 #include "steppe/model/config.h"
 #include "steppe/model/weights.h"
 #include "steppe/ops/attention/ulysses_attention.h"
