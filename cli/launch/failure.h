@@ -18,7 +18,7 @@ enum class FailureKind {
 
 struct Failure {
   int rank = 0;
-  std::string message;
+  std::string message = {};
   FailureKind kind = FailureKind::kCause;
   std::int64_t timestamp = 0;  // seconds since the epoch; 0: now
 };

@@ -233,7 +233,8 @@ bool Ranks::reap() {
 
 void Ranks::take_cause(const Child& child) {
   const auto report = read_error_file(folder_.error_file(child.rank));
-  Failure failure{.rank = child.rank};
+  Failure failure;
+  failure.rank = child.rank;
   if (report) {
     failure.message = report->message;
     failure.timestamp = report->timestamp;

@@ -1,0 +1,25 @@
+// steppe: the program. One file per command; this one only finds the command.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "cli/commands.h"
+#include "steppe/memory/tracking_allocator.h"
+
+int main(int argc, char** argv) {
+  steppe::memory::install_tracking_allocators();
+  CLI::App app("Steppe trains Mixture-of-Experts language models at long context with every memory peak flat.",
+               "steppe");
+  app.require_subcommand(1);
+  int status = 0;
+  steppe::cli::add_train_command(app, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  return status;
+}

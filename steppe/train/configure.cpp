@@ -1,0 +1,82 @@
+#include "steppe/train/configure.h"
+
+#include <filesystem>
+
+#include "steppe/base/error.h"
+
+namespace steppe::train {
+
+layout::LayoutConfig layout_config(const recipe::RunConfig& run, int world_size) {
+  const auto& p = run.parallelism;
+  return {world_size, static_cast<int>(p.ulysses_degree), static_cast<int>(p.expert_parallel_degree),
+          static_cast<int>(p.vocab_parallel_degree)};
+}
+
+layout::LayoutConstraints layout_constraints(const model::ModelConfig& model) {
+  return {model.num_experts, model.num_attention_heads, model.num_key_value_heads};
+}
+
+StepConfig step_config(const recipe::RunConfig& run) {
+  StepConfig step;
+  step.recompute = run.activation_checkpoint.mode == "none" ? Recompute::kNone : Recompute::kFull;
+  step.loss = run.loss.kind == "full" ? ops::VocabLossKind::kFull : ops::VocabLossKind::kVocabParallel;
+  step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay};
+  step.max_grad_norm = run.optimizer.max_grad_norm;
+  step.bias_update_rate = run.router.load_balancing == "expert_bias" ? run.router.bias_update_rate : 0;
+  step.skip_nonfinite = run.training.on_nonfinite == "skip";
+  return step;
+}
+
+optim::ScheduleConfig schedule_config(const recipe::RunConfig& run) {
+  const auto& s = run.lr_scheduler;
+  optim::ScheduleConfig schedule;
+  schedule.kind = s.type == "constant" ? optim::ScheduleKind::kConstant
+                  : s.type == "linear" ? optim::ScheduleKind::kLinear
+                  : s.type == "wsd"    ? optim::ScheduleKind::kWarmupStableDecay
+                                       : optim::ScheduleKind::kCosine;
+  schedule.lr = run.optimizer.lr;
+  schedule.min_lr_ratio = s.min_lr_ratio;
+  schedule.total_steps = run.training.steps;
+  schedule.warmup_steps = s.warmup_steps;
+  schedule.decay_steps = s.decay_steps;
+  schedule.decay = s.decay_type == "cosine" ? optim::DecayKind::kCosine : optim::DecayKind::kLinear;
+  return schedule;
+}
+
+at::ScalarType compute_dtype(const recipe::RunConfig& run) {
+  return run.model.compute_dtype == "float32" ? at::kFloat : at::kBFloat16;
+}
+
+data::DataConfig data_config(const recipe::RunConfig& run) {
+  STEPPE_CHECK_VALUE(!run.data.train.empty(),
+                     "[recipe] there is nothing to train on: add a [[data.train]] section with a path");
+  const auto prefix = [&](const std::string& path, const std::string& name) {
+    return run.data.prepared ? (std::filesystem::path(*run.data.prepared) / name).string() : path;
+  };
+  data::DataConfig config;
+  for (const auto& source : run.data.train) {
+    config.train.push_back({prefix(source.path, source.name), source.name, source.weight});
+  }
+  for (const auto& set : run.validation.sets) config.validation.push_back({prefix(set.path, set.name), set.name, 1});
+  config.seq_length = run.training.seq_length;
+  config.packing = run.data.packing;
+  config.document_mask = run.data.document_mask;
+  config.reset_position_ids = run.data.reset_position_ids;
+  config.over_length = data::over_length_from_name(run.data.over_length);
+  config.shuffle = run.data.shuffle;
+  config.val_split = run.data.val_split;
+  config.seed = static_cast<uint64_t>(run.training.seed);
+  return config;
+}
+
+data::BatchShape batch_shape(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {
+  data::BatchShape shape;
+  shape.micro_batch_size = run.training.micro_batch_size;
+  shape.num_groups = layout.world_size / layout.ulysses_degree;
+  shape.global_batch_size =
+      run.training.global_batch_size.value_or(run.training.gradient_accumulation_steps.value_or(1) *
+                                              shape.micro_batch_size * shape.num_groups);
+  return shape;
+}
+
+}  // namespace steppe::train

@@ -1,0 +1,26 @@
+// From the sections of a recipe to the configuration of each component.
+#pragma once
+
+#include "steppe/data/batch_plan.h"
+#include "steppe/data/config.h"
+#include "steppe/layout/layout.h"
+#include "steppe/model/config.h"
+#include "steppe/optim/schedule.h"
+#include "steppe/recipe/run_config.h"
+#include "steppe/train/step.h"
+
+namespace steppe::train {
+
+layout::LayoutConfig layout_config(const recipe::RunConfig& run, int world_size);
+layout::LayoutConstraints layout_constraints(const model::ModelConfig& model);
+StepConfig step_config(const recipe::RunConfig& run);
+optim::ScheduleConfig schedule_config(const recipe::RunConfig& run);
+at::ScalarType compute_dtype(const recipe::RunConfig& run);
+
+// Prefixes of prepared files: data.prepared/NAME, or the paths themselves. Throws ValueError when the run has no
+// training data.
+data::DataConfig data_config(const recipe::RunConfig& run);
+// global_batch_size, or gradient_accumulation_steps micro-batches of every group.
+data::BatchShape batch_shape(const recipe::RunConfig& run, const layout::LayoutConfig& layout);
+
+}  // namespace steppe::train

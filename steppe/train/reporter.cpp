@@ -1,0 +1,50 @@
+#include "steppe/train/reporter.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "steppe/train/metrics/summary_tables.h"
+
+namespace steppe::train {
+namespace {
+
+bool reports_to(const recipe::RunConfig& run, const char* name) {
+  const auto& to = run.logging.report_to;
+  return std::find(to.begin(), to.end(), name) != to.end();
+}
+
+}  // namespace
+
+Reporter::Reporter(const recipe::RunConfig& run, const Log& log, bool reports, bool color)
+    : run_(run), log_(log), reports_(reports) {
+  if (!reports) return;
+  const std::filesystem::path folder = run.run.folder;
+  if (reports_to(run, "jsonl")) jsonl_.emplace(folder / "metrics.jsonl", 0);
+  if (reports_to(run, "tensorboard")) tensorboard_.emplace(folder / "tensorboard", 0);
+  status_.emplace(log, metrics::StatusLineOptions{.color = color, .num_steps = run.training.steps});
+}
+
+void Reporter::step(const metrics::StepMetrics& metrics) {
+  if (!reports_) return;
+  if (metrics.peak_bytes > highest_.peak_bytes) highest_ = metrics;
+  const bool due = metrics.step % run_.logging.interval == 0 || metrics.step == run_.training.steps;
+  if (!due && metrics.validation.empty()) return;
+  if (jsonl_) jsonl_->write(metrics);
+  if (tensorboard_) tensorboard_->write(metrics);
+  if (metrics.trained()) status_->update(metrics);
+  if (!metrics.validation.empty()) {
+    status_->erase();
+    log_.write(LogLevel::kInfo, metrics::validation_lines(metrics.step, metrics.validation));
+  }
+}
+
+void Reporter::finish() {
+  if (!reports_) return;
+  status_->finish();
+  if (highest_.peak_bytes > 0) {
+    log_.write(LogLevel::kInfo, fmt::format("peak memory of the fullest rank, step {}\n{}", highest_.step,
+                                            metrics::peak_table(highest_.peak_by_category)));
+  }
+}
+
+}  // namespace steppe::train

@@ -1,0 +1,221 @@
+#include "steppe/train/trainer.h"
+
+#include <ATen/Context.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <cmath>
+#include <optional>
+
+#include "steppe/base/bytes.h"
+#include "steppe/base/error.h"
+#include "steppe/comm/collectives.h"
+#include "steppe/data/batch_source.h"
+#include "steppe/memory/scope.h"
+#include "steppe/model/hugging_face_config.h"
+#include "steppe/train/configure.h"
+#include "steppe/train/metrics/moe_health.h"
+#include "steppe/train/reporter.h"
+#include "steppe/train/step.h"
+
+namespace steppe::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+at::Device compute_device(int local_rank) {
+  if (!at::globalContext().hasCUDA()) return at::kCPU;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
+}
+
+std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run, const model::ModelConfig& model) {
+  if (!run.router.force_load_balancing) return std::make_unique<ops::TopKRouting>();
+  return std::make_unique<ops::GivenRouting>(
+      ops::balanced_routing({model.num_experts, model.num_experts_per_tok, model.norm_topk_prob}));
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+}  // namespace
+
+// Everything of a run on this rank, in the order it must live.
+struct Trainer::State {
+  const recipe::RunConfig& run;
+  Process process;
+  const Log& log;
+  model::ModelConfig model;
+  layout::LayoutConfig layout_config;
+  layout::RankLayout layout;
+  data::BatchSource data;
+  Counters counters;
+  ops::OpContext context;
+  c10::OptionalDeviceGuard device_guard;
+  comm::Groups groups;
+  model::ModelWeights weights;
+  std::unique_ptr<ops::RoutingSource> routing;
+  Step step;
+  optim::ScheduleConfig schedule;
+  Reporter reporter;
+  int64_t tokens = 0;
+  Clock::time_point begin = Clock::now();
+
+  State(const recipe::RunConfig& given_run, Process given_process, const Log& given_log)
+      : run(given_run),
+        process(std::move(given_process)),
+        log(given_log),
+        model(model::model_config(run.model)),
+        layout_config(train::layout_config(run, process.world_size)),
+        layout(layout_config, process.rank, layout_constraints(model)),
+        data(data_config(run), batch_shape(run, layout_config), layout.group_index(layout::Axis::kSequence),
+             model.vocab_size),
+        context{compute_device(process.local_rank), compute_dtype(run), &counters},
+        groups((device_guard.reset_device(context.device),
+                comm::make_groups(layout, process.store, milliseconds(run.comm.timeout), context.device.is_cuda()))),
+        weights(model, layout, groups, context),
+        routing(routing_source(run, model)),
+        step(train::step_config(run), model, layout, groups, context, weights, *routing),
+        schedule(train::schedule_config(run)),
+        reporter(run, log, process.rank == 0, process.color) {}
+
+  void announce() const;
+  metrics::StepMetrics train_step(int64_t number);
+  std::vector<metrics::ValidationResult> validate();
+  void add_memory(metrics::StepMetrics& metrics);
+  int agreed_stop_signal();
+};
+
+void Trainer::State::announce() const {
+  const auto batch = batch_shape(run, layout_config);
+  log.info("{}: {:.1f}M parameters ({:.1f}M active), {} layers, {} experts, top {}", run.run.name,
+           static_cast<double>(model.num_parameters()) / 1e6, static_cast<double>(model.num_active_parameters()) / 1e6,
+           model.num_hidden_layers, model.num_experts, model.num_experts_per_tok);
+  log.info("{} ranks on {}: ulysses {}, expert {}, vocab {}; {} sequences of {} tokens a step, {} micro-batches; {}",
+           process.world_size, context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
+           layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size, run.training.seq_length,
+           data.num_micro_batches(), run.model.compute_dtype);
+}
+
+metrics::StepMetrics Trainer::State::train_step(int64_t number) {
+  const auto step_begin = Clock::now();
+  memory::current_ledger().reset_peak();
+  const auto batch = data.read(number - 1);
+  const double waited = seconds_since(step_begin);
+  const double lr = optim::learning_rate(schedule, number - 1);
+  const auto result = step.train(batch, lr, number);
+  if (!result.applied) log.warning("step {} skipped: not finite, first seen in {}", number, result.nonfinite);
+
+  metrics::StepMetrics m;
+  m.step = number;
+  m.loss = result.loss;
+  m.grad_norm = result.grad_norm;
+  m.lr = lr;
+  m.tokens = tokens += result.num_tokens;
+  m.target_tokens = result.num_targets;
+  m.num_ranks = process.world_size;
+  m.step_s = seconds_since(step_begin);
+  m.data_wait_s = waited;
+  m.tokens_per_s = static_cast<double>(result.num_tokens) / m.step_s;
+  m.tflops = m.tokens_per_s * model.flops_per_token(run.training.seq_length) / 1e12;
+  m.time_left_s = seconds_since(begin) / static_cast<double>(number) * static_cast<double>(run.training.steps - number);
+  metrics::ExpertLoad load;
+  for (const auto& layer : result.expert_load) {
+    if (!layer.empty()) load.push_back(layer);
+  }
+  if (!load.empty()) {
+    m.moe = metrics::moe_health(load);
+    if (run.logging.moe == "detailed") m.expert_load = load;
+  }
+  if (run.router.load_balancing == "expert_bias") {
+    std::vector<std::vector<float>> biases;
+    for (const auto& bias : weights.expert_biases()) {
+      if (!bias.defined()) continue;
+      const auto host = bias.to(at::kCPU);
+      biases.emplace_back(host.const_data_ptr<float>(), host.const_data_ptr<float>() + host.numel());
+    }
+    m.bias_max_abs = metrics::bias_max_abs(biases);
+  }
+  return m;
+}
+
+std::vector<metrics::ValidationResult> Trainer::State::validate() {
+  std::vector<metrics::ValidationResult> results;
+  for (size_t set = 0; set < data.num_validation_sets(); ++set) {
+    const int64_t steps = std::min(data.num_validation_steps(set), run.validation.steps.value_or(INT64_MAX));
+    metrics::ValidationResult result{data.validation_name(set), 0, 0};
+    double sum = 0;
+    for (int64_t s = 0; s < steps; ++s) {
+      process.progress(s, "validation");
+      const auto evaluated = step.evaluate(data.validation_microbatches(set, s));
+      sum += evaluated.loss_sum;
+      result.tokens += evaluated.num_targets;
+    }
+    result.loss = result.tokens > 0 ? sum / static_cast<double>(result.tokens) : 0;
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+// The peak of the fullest rank, and who made it up.
+void Trainer::State::add_memory(metrics::StepMetrics& m) {
+  const auto peak = memory::current_ledger().peak();
+  std::vector<int64_t> mine = {peak.bytes, memory::current_ledger().peak(memory::Domain::kHost).bytes};
+  mine.insert(mine.end(), peak.by_category.begin(), peak.by_category.end());
+  const auto all = groups.control->all_gather_host(mine);
+  const auto* fullest = all.data();
+  for (size_t r = 0; r < all.size(); r += mine.size()) {
+    if (all[r] > fullest[0]) fullest = all.data() + r;
+  }
+  m.peak_bytes = fullest[0];
+  m.host_bytes = fullest[1];
+  for (int c = 0; c < memory::kNumCategories; ++c) {
+    if (fullest[2 + c] > 0) {
+      m.peak_by_category[std::string(memory::category_name(static_cast<memory::Category>(c)))] = fullest[2 + c];
+    }
+  }
+}
+
+int Trainer::State::agreed_stop_signal() {
+  return static_cast<int>(comm::all_reduce_max(*groups.control, process.stop_signal()));
+}
+
+Trainer::Trainer(const recipe::RunConfig& run, Process process, const Log& log)
+    : state_(std::make_unique<State>(run, std::move(process), log)) {
+  state_->weights.initialize(static_cast<uint64_t>(run.training.seed));
+}
+
+Trainer::~Trainer() = default;
+
+Outcome Trainer::run() {
+  auto& s = *state_;
+  s.announce();
+  s.begin = Clock::now();
+  if (s.run.validation.at_start && s.data.num_validation_sets() > 0) {
+    metrics::StepMetrics start;
+    start.num_ranks = s.process.world_size;
+    start.validation = s.validate();
+    s.add_memory(start);
+    s.reporter.step(start);
+    s.begin = Clock::now();
+  }
+  Outcome outcome;
+  for (int64_t number = 1; number <= s.run.training.steps; ++number) {
+    s.process.progress(number, "step");
+    auto metrics = s.train_step(number);
+    s.add_memory(metrics);
+    outcome.step = number;
+    const bool last = number == s.run.training.steps;
+    if ((s.run.validation.interval > 0 && number % s.run.validation.interval == 0) || last) {
+      metrics.validation = s.validate();
+    }
+    s.reporter.step(metrics);
+    outcome.stop_signal = s.agreed_stop_signal();
+    if (outcome.stop_signal != 0) break;
+  }
+  s.reporter.finish();
+  return outcome;
+}
+
+}  // namespace steppe::train

@@ -1,0 +1,49 @@
+// A run from its recipe to its end: data, steps, validation, and the figures of each step. Collective over all ranks.
+// The program hands in what belongs to the process: its rank, the store, the log, and how it is asked to stop.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "steppe/base/log.h"
+#include "steppe/model/config.h"
+#include "steppe/recipe/run_config.h"
+
+namespace steppe::train {
+
+struct Process {
+  int rank = 0, world_size = 1, local_rank = 0;
+  c10::intrusive_ptr<c10d::Store> store;
+  bool color = false;
+  // 0, or the signal that asks this rank to stop; read once per step, agreed by all ranks.
+  std::function<int()> stop_signal = [] { return 0; };
+  // This rank got this far; `where` lives forever.
+  std::function<void(int64_t step, const char* where)> progress = [](int64_t, const char*) {};
+};
+
+struct Outcome {
+  int64_t step = 0;     // the last that was finished
+  int stop_signal = 0;  // nonzero: asked to stop before the end
+};
+
+class Trainer {
+ public:
+  // Checks the whole configuration against the model, the layout and the data before anything is allocated on the
+  // device or sent to another rank; then allocates and initializes the weights. Throws ValueError naming the key.
+  Trainer(const recipe::RunConfig& run, Process process, const Log& log);
+  ~Trainer();
+
+  // Trains to training.steps. Rank 0 writes RUN/metrics.jsonl and RUN/tensorboard and shows the status line.
+  Outcome run();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace steppe::train
