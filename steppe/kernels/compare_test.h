@@ -14,9 +14,9 @@
 
 namespace steppe::kernels {
 
-// Half the spacing of numbers near 1.
+// The largest relative error of rounding to nearest.
 inline double unit_roundoff(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? 0x1p-9 : 0x1p-24;
+  return dtype == at::kBFloat16 ? 0x1p-8 : 0x1p-24;
 }
 
 // max |got − want| over the largest |want| (or over `size`, where cancellation makes want small); want is

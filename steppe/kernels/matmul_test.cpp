@@ -28,7 +28,7 @@ const std::vector<Sizes> kSizes = {{1, 1, 1}, {5, 7, 3}, {33, 64, 17}, {1, 40, 9
 
 // Rounding of k products and of the result, in units of Σ|a||b|.
 double bound(at::ScalarType dtype, int64_t k) {
-  return static_cast<double>(k + 2) * 0x1p-24 + 2 * unit_roundoff(dtype);
+  return static_cast<double>(k + 2) * 0x1p-24 + unit_roundoff(dtype);
 }
 
 double size_of(const at::Tensor& a, const at::Tensor& b) {

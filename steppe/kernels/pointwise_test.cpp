@@ -36,13 +36,11 @@ TEST(Pointwise, AddToTakesRowsInAnyLayout) {
   for (const auto to : {at::kFloat, at::kBFloat16})
     for (const auto from : {at::kFloat, at::kBFloat16}) {
       if (to == at::kBFloat16 && from == at::kFloat) continue;
-      const std::vector<at::Tensor> inputs = {at::randn({6, 5, 33}), at::randn({6, 5, 40}).narrow(2, 1, 33),
-                                              at::randn({5, 6, 33}).transpose(0, 1),
-                                              at::randn({6, 9, 40}).narrow(1, 3, 5).narrow(2, 7, 33),
-                                              at::randn({6, 1, 33}).expand({6, 5, 33})};
-      for (const auto& input : inputs) {
-        // A cast keeps strides only of dense tensors: cast the base, then take the same view of it.
-        const auto x = at::empty_strided(input.sizes(), input.strides(), at::dtype(from)).copy_(input);
+      const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes).to(from); };
+      const std::vector<at::Tensor> inputs = {
+          random({6, 5, 33}), random({6, 5, 40}).narrow(2, 1, 33), random({5, 6, 33}).transpose(0, 1),
+          random({6, 9, 40}).narrow(1, 3, 5).narrow(2, 7, 33), random({6, 1, 33}).expand({6, 5, 33})};
+      for (const auto& x : inputs) {
         const auto start = at::randn({6, 5, 33}).to(to);
         const auto want = (start.to(at::kFloat) + x.to(at::kFloat)).to(to);
         const auto accumulator = start.clone();
@@ -87,7 +85,7 @@ TEST(Pointwise, AddsPartsInTheirOrder) {
       std::vector<at::Tensor> parts;
       for (int p = 0; p < 7; ++p) parts.push_back((at::randn({n}) * (p == 3 ? 1e6 : 1.0)).to(dtype));
       const auto start = at::randn({n}), want = start.clone();
-      for (const auto& part : parts) want += part.to(at::kFloat);
+      for (const auto& part : parts) want.add_(part.to(at::kFloat));
       for_numbers_of_threads([&](int threads) {
         const auto accumulator = start.clone();
         EXPECT_EQ(num_allocations_in([&] { add_parts_in_order(accumulator, parts); }), 0);
