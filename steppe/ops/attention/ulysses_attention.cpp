@@ -5,6 +5,7 @@
 #include "steppe/base/error.h"
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/pointwise.h"
+#include "steppe/memory/scope.h"
 
 namespace steppe::ops {
 namespace {
@@ -76,6 +77,7 @@ at::Tensor heads_to_tokens(const OpContext& context, comm::Communicator& group, 
 at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicator& group, const UlyssesShape& shape,
                                      const at::Tensor& q_nhd, const at::Tensor& k_nhd, const at::Tensor& v_nhd,
                                      UlyssesSaved& saved) {
+  const memory::Scope scope(memory::Category::kAttention);
   const int64_t degree = group.size(), total = total_tokens(shape);
   STEPPE_ASSERT(static_cast<int64_t>(shape.tokens_of_rank.size()) == degree,
                 "[ulysses_attention] tokens_of_rank has {} entries in a group of {}", shape.tokens_of_rank.size(),
@@ -95,7 +97,7 @@ at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicato
     const auto packed = pack_for_peers(context, deal, q_nhd, k_nhd, v_nhd);
     comm::all_to_all_rows(group, received, packed, shape.tokens_of_rank, repeated(n, degree)).wait();
   }
-  const auto heads = received.view({total, -1, d});
+  const auto heads = received.view({total, deal.heads_each() + 2 * deal.kv_heads_each(), d});
   saved.q_Shd = heads.narrow(1, 0, deal.heads_each());
   saved.k_Shd = heads.narrow(1, deal.heads_each(), deal.kv_heads_each());
   saved.v_Shd = heads.narrow(1, deal.heads_each() + deal.kv_heads_each(), deal.kv_heads_each());
@@ -113,6 +115,7 @@ at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicato
 UlyssesGradients ulysses_attention_backward(const OpContext& context, comm::Communicator& group,
                                             const UlyssesShape& shape, const at::Tensor& dout_nh,
                                             UlyssesSaved& saved) {
+  const memory::Scope scope(memory::Category::kAttention);
   const int64_t degree = group.size(), total = total_tokens(shape), d = shape.head_dim;
   const auto deal = deal_of(shape, static_cast<int>(degree));
   // Five products of the causal half: scores again, dv, dp, dq, dk.

@@ -7,9 +7,11 @@
 // hk < D each key-value head is replicated on D/hk ranks, and their gradients are summed in rank order.
 // Collective over the sequence group, in the same order on all its ranks. No host sync.
 // Allocates in category `attention`: forward a send and a receive buffer of n·(hq + 2·D·hk')·d and
-// S·(hq/D + 2·hk')·d values where D > 1 (hk' = key-value heads a rank gets), the kernel's outputs and scratch; the
-// same in backward for the gradients. With D = 1 nothing but the kernel's own.
-// Wire per rank and direction: (D−1)/D of n·(hq + 2·D·hk')·d values out, and n·hq·d back.
+// S·(hq/D + 2·hk')·d values where D > 1 (hk' = key-value heads a rank gets), the kernel's outputs and scratch, and
+// n·hq·d values as they came home, beside the result; the same in backward for the gradients. With D = 1 nothing but
+// the kernel's own.
+// Wire per rank: out ((D−1)·n·(hq/D + 2·hk') + (S−n)·hq/D)·d values forward, ((D−1)·n·hq/D + (S−n)·(hq/D + 2·hk'))·d
+// backward.
 // Deterministic. Source: DeepSpeed-Ulysses, Jacobs et al. 2023.
 #pragma once
 
