@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "steppe/kernels/parallel_cpu.h"
 #include "steppe/kernels/pointwise_backend.h"
@@ -41,23 +42,27 @@ void add_rows(const AddTo& args) {
   }
 }
 
-using DoubleLanes = double __attribute__((vector_size(kLanes * sizeof(double))));
+constexpr int kHalf = kLanes / 2;
+using HalfLanes = float __attribute__((vector_size(kHalf * sizeof(float))));
+using DoubleLanes = double __attribute__((vector_size(kHalf * sizeof(double))));
+
+STEPPE_INLINE DoubleLanes squares(HalfLanes x) {
+  const DoubleLanes wide = __builtin_convertvector(x, DoubleLanes);
+  return wide * wide;
+}
 
 template <class T>
 double sum_of_squares(const T* x, int64_t n) {
-  DoubleLanes total{};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const DoubleLanes v = __builtin_convertvector(load(x + i), DoubleLanes);
-    total += v * v;
-  }
-  if (i < n) {
-    const DoubleLanes v = __builtin_convertvector(load_first(x + i, n - i), DoubleLanes);
-    total += v * v;
-  }
-  std::array<double, kLanes> lanes;
-  std::memcpy(lanes.data(), &total, sizeof total);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
+  DoubleLanes even{}, odd{};
+  over_lanes(n, [&](auto place) {
+    const Lanes v = load(x, place);
+    even += squares(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
+    odd += squares(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  });
+  even += odd;
+  std::array<double, kHalf> lanes;
+  std::memcpy(lanes.data(), &even, sizeof even);
+  for (int half = kHalf / 2; half > 0; half /= 2) {
     for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
   }
   return lanes[0];

@@ -14,6 +14,8 @@ namespace steppe::kernels::cpu {
 
 inline constexpr int kLanes = 16;
 using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Words = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+using HalfWords = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
 #define STEPPE_INLINE inline __attribute__((always_inline))
 
@@ -27,15 +29,18 @@ STEPPE_INLINE Lanes load(const float* p) {
   return v;
 }
 STEPPE_INLINE Lanes load(const Bfloat16* p) {
-  Lanes v;
-  for (int l = 0; l < kLanes; ++l) v[l] = to_float(p[l]);
-  return v;
+  HalfWords halves;
+  std::memcpy(&halves, p, sizeof halves);
+  return std::bit_cast<Lanes>(__builtin_convertvector(halves, Words) << 16);
 }
 STEPPE_INLINE void store(float* p, Lanes v) {
   std::memcpy(p, &v, sizeof v);
 }
 STEPPE_INLINE void store(Bfloat16* p, Lanes v) {
-  for (int l = 0; l < kLanes; ++l) p[l].bits = bfloat16_bits(v[l]);
+  const Words bits = std::bit_cast<Words>(v);
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const HalfWords halves = __builtin_convertvector(v != v ? Words{} + 0x7fc0u : rounded, HalfWords);
+  std::memcpy(p, &halves, sizeof halves);
 }
 
 // The first n < 16 values; the other lanes are `fill`.

@@ -87,6 +87,20 @@ TEST(Bfloat16, RoundsAsTorchDoes) {
   }
 }
 
+TEST(Bfloat16, LanesAgreeWithScalars) {
+  const std::vector<float> inputs = float_patterns(9973);
+  for (size_t i = 0; i + kLanes <= inputs.size(); i += kLanes) {
+    Bfloat16 stored[kLanes];
+    store(stored, load(&inputs[i]));
+    float loaded[kLanes];
+    store(loaded, load(stored));
+    for (int l = 0; l < kLanes; ++l) {
+      ASSERT_EQ(stored[l].bits, bfloat16_bits(inputs[i + l])) << inputs[i + l];
+      ASSERT_EQ(std::bit_cast<uint32_t>(loaded[l]), std::bit_cast<uint32_t>(to_float(stored[l])));
+    }
+  }
+}
+
 TEST(Lanes, PartialLoadsAndStores) {
   const std::vector<float> values = {1, 2, 3, 4, 5};
   EXPECT_EQ(sum(load_first(values.data(), 5)), 15.f);
