@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -57,7 +58,9 @@ json parse_file(const std::string& path) {
 void write_atomically(const std::string& path, const std::string& text) {
   const std::size_t slash = path.find_last_of('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const std::string beside = path + "." + std::to_string(::getpid()) + ".part";
+  // Threads may write the same file at once: a rank that fails while its watchdog already ends it.
+  static std::atomic<int> serial{0};
+  const std::string beside = fmt::format("{}.{}.{}.part", path, ::getpid(), serial++);
   try {
     write_and_sync(beside, text);
     STEPPE_CHECK(::rename(beside.c_str(), path.c_str()) == 0, "[launch] cannot rename {} to {}: {}", beside,
