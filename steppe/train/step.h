@@ -28,7 +28,7 @@ enum class Recompute { kFull, kNone };  // keep the boundary only, or everything
 
 struct StepConfig {
   Recompute recompute = Recompute::kFull;
-  ops::VocabLossKind loss = ops::VocabLossKind::kVocabParallel;
+  ops::VocabLossOptions loss;
   ops::DispatchOptions dispatch;
   optim::AdamWConfig adamw;
   double max_grad_norm = 1.0;    // ≤ 0: no clipping
@@ -41,7 +41,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   int64_t num_tokens = 0, num_targets = 0;
   bool applied = true;   // false: not finite, weights untouched
-  std::string nonfinite; // where it first appeared: layer and rank
+  std::string nonfinite; // where it was first seen: layer or weights, and rank
   std::vector<std::vector<int64_t>> expert_load;  // [layer][expert] over all ranks; empty for dense layers
 };
 
@@ -88,6 +88,7 @@ class Step {
   void backward_layers(MicrobatchState& state, const at::Tensor& dh_nH);
   void finish_gradients(Accumulators& sums);
   void collect(const Accumulators& sums, StepResult& result);
+  std::string first_nonfinite_gradient();
   void update_biases(const StepResult& result);
 
   StepConfig config_;

@@ -11,6 +11,8 @@
 #include "steppe/train/step.h"
 
 namespace steppe::train {
+using memory::Category;
+
 namespace {
 
 // What a rank tells the others at the end of a step, as 64-bit words; doubles by their bits.
@@ -76,7 +78,36 @@ void Step::collect(const Accumulators& sums, StepResult& result) {
   result.grad_norm = std::sqrt(squares);
   result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   result.nonfinite = first_nonfinite(nonfinite, num_layers);
-  if (!result.applied && result.nonfinite.empty()) result.nonfinite = "a gradient; every layer's output is finite";
+  if (!result.applied && result.nonfinite.empty()) result.nonfinite = first_nonfinite_gradient();
+}
+
+// Looked for only once the norm is known to be bad, which all ranks agree on. Collective over all ranks. A summed
+// gradient is bad wherever its shard lies; an expert's names the ranks that hold the expert.
+std::string Step::first_nonfinite_gradient() {
+  const memory::Scope scope(Category::kControl);
+  std::vector<model::WeightUnit*> in_backward_order = {&weights_.head(), &weights_.final_norm()};
+  for (int64_t layer = model_.num_hidden_layers - 1; layer >= 0; --layer) {
+    if (!model_.is_dense_layer(layer)) in_backward_order.push_back(&weights_.experts(layer));
+    in_backward_order.push_back(&weights_.dense(layer));
+  }
+  in_backward_order.push_back(&weights_.embedding());
+
+  const auto num_units = static_cast<int64_t>(in_backward_order.size());
+  const auto counts = context_.empty({num_units}, at::kLong);
+  kernels::fill_zero(counts);
+  for (int64_t u = 0; u < num_units; ++u) {
+    kernels::add_nonfinite_count(counts.narrow(0, u, 1), in_backward_order[u]->shard().grad);
+  }
+  const auto all = groups_.control->all_gather_host(to_host<int64_t>(counts));
+  for (int64_t u = 0; u < num_units; ++u) {
+    for (int64_t rank = 0; rank < groups_.control->size(); ++rank) {
+      const int64_t count = all[rank * num_units + u];
+      if (count == 0) continue;
+      return fmt::format("the gradient of {} on rank {} ({} values); every layer's output is finite",
+                         in_backward_order[u]->name(), rank, count);
+    }
+  }
+  return "the gradient norm, which overflows; every gradient is finite";
 }
 
 void Step::update(StepResult& result, double lr, int64_t step) {
