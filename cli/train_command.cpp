@@ -3,10 +3,14 @@
 #include <unistd.h>
 
 #include <CLI/App.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands.h"
@@ -17,6 +21,7 @@
 #include "cli/launch/store.h"
 #include "cli/launch/threads.h"
 #include "cli/launch/watchdog.h"
+#include "cli/run_record.h"
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
 #include "steppe/recipe/run_config.h"
@@ -60,7 +65,8 @@ bool wants_color(const launch::Lookup& lookup) {
 
 int spawn(const Options& options) {
   launch::check_may_spawn(launch::process_environment());
-  check_fresh(load(options).run);  // one clear message, rather than one per rank
+  const auto run = load(options).run;
+  check_fresh(run);  // one clear message, rather than one per rank
   launch::SpawnOptions spawn;
   spawn.ranks = options.ranks;
   spawn.arguments = {"train", options.recipe};
@@ -68,64 +74,83 @@ int spawn(const Options& options) {
     spawn.arguments.push_back("--set");
     spawn.arguments.push_back(override);
   }
-  return launch::spawn_ranks(spawn);
+  constexpr std::string_view kPlace = "[launch] ";
+  std::string said;
+  spawn.print = [&said](const std::string& text) {
+    said = text.starts_with(kPlace) ? text.substr(kPlace.size()) : text;
+    std::fprintf(stderr, "%s\n", text.c_str());
+  };
+  const int status = launch::spawn_ranks(spawn);
+  if (status != 0) fail_unfinished(run.run.folder, said.substr(0, said.find("\n[launch]")));
+  return status;
 }
 
-void write_status_of_rank_0(const launch::LaunchEnvironment& environment, const recipe::RunConfig& run,
-                            const launch::RunStatus& status) {
-  if (environment.rank == 0) launch::write_status(run.run.folder, status);
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded, const launch::Lookup& lookup) {
-  const auto& run = loaded.run;
-  const launch::SignalFlag signals;
-  launch::follow_launcher(environment);
-  const auto threads = run.hardware.threads_per_rank.value_or(
+void set_threads(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded,
+                 const launch::Lookup& lookup) {
+  const auto threads = loaded.run.hardware.threads_per_rank.value_or(
       launch::automatic_threads(environment, launch::count_cores(lookup), lookup));
   at::set_num_threads(static_cast<int>(threads));
   loaded.recipe.record("hardware.threads_per_rank", threads);
+}
 
-  const auto seconds = [](double s) { return std::chrono::milliseconds(static_cast<int64_t>(s * 1000)); };
-  const auto store = launch::make_store(environment, seconds(run.comm.init_timeout));
-  if (environment.rank == 0) {
-    check_fresh(run);
-    std::filesystem::create_directories(run.run.folder);
-    launch::write_atomically(run.run.folder + "/recipe.toml", loaded.recipe.resolved_toml());
-  }
-  const Log log({.rank = environment.rank, .folder = run.run.folder + "/logs", .color = wants_color(lookup)});
-  auto watch = launch::watchdog_options(environment, seconds(run.comm.timeout));
-  watch.abort = [&](const launch::Failure& failure) {
-    log.error("{}", launch::failure_text(failure));
-    write_status_of_rank_0(environment, run, {launch::RunState::kFailed, launch::failure_text(failure), 0});
-  };
-  launch::Watchdog watchdog(store, environment, watch);
-  int64_t step = 0;
+// From here on the folder is this run's.
+void claim_folder(const LoadedRecipe& loaded) {
+  const auto& folder = loaded.run.run.folder;
+  check_fresh(loaded.run);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  STEPPE_CHECK(!error, "[train] cannot make run.folder {}: {}", folder, error.message());
+  launch::write_atomically(folder + "/recipe.toml", loaded.recipe.resolved_toml());
+}
+
+launch::WatchdogOptions watchdog_options(const launch::LaunchEnvironment& environment,
+                                         const recipe::RunConfig& run, RunRecord& record) {
+  auto watch = launch::watchdog_options(environment, milliseconds(run.comm.timeout));
+  watch.abort = [&record](const launch::Failure& failure) { record.fail(failure); };
+  if (environment.rank == 0) watch.print = [](const std::string&) {};  // the record says it
+  return watch;
+}
+
+int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded,
+               const launch::Lookup& lookup) {
+  const auto& run = loaded.run;
+  static const launch::SignalFlag signals;
+  launch::follow_launcher(environment);
+  set_threads(environment, loaded, lookup);
+
+  const auto store = launch::make_store(environment, milliseconds(run.comm.init_timeout));
+  std::optional<Log> log;
+  RunRecord record(environment, run.run.folder);
+  launch::Watchdog watchdog(store, environment, watchdog_options(environment, run, record));
   try {
-    write_status_of_rank_0(environment, run, {});
-    train::Process process{environment.rank, environment.world_size, environment.local_rank, store, wants_color(lookup)};
-    process.stop_signal = [&] { return signals.received(); };
-    process.progress = [&](int64_t number, const char* where) {
-      step = number;
-      watchdog.progress(number, where);
-    };
+    if (environment.rank == 0) claim_folder(loaded);
+    const bool color = wants_color(lookup);
+    log.emplace(LogOptions{.rank = environment.rank, .folder = run.run.folder + "/logs", .color = color});
+    record.begin(*log);
+    train::Process process{environment.rank, environment.world_size, environment.local_rank, store, color};
+    process.stop_signal = [] { return signals.received(); };
+    process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };
+    process.finished_step = [&](int64_t number) { record.finished_step(number); };
     train::Outcome outcome;
     {
-      train::Trainer trainer(run, process, log);
+      train::Trainer trainer(run, process, *log);
       outcome = trainer.run();
     }
-    const bool stopped = outcome.stop_signal != 0 && outcome.step < run.training.steps;
-    if (stopped) log.info("stopped by {} after step {}", launch::signal_name(outcome.stop_signal), outcome.step);
-    write_status_of_rank_0(environment, run,
-                           {stopped ? launch::RunState::kStopped : launch::RunState::kFinished,
-                            stopped ? launch::signal_name(outcome.stop_signal) : "", outcome.step});
+    if (outcome.stop_signal != 0 && outcome.step < run.training.steps) {
+      const auto name = launch::signal_name(outcome.stop_signal);
+      log->info("stopped by {} after step {}", name, outcome.step);
+      record.end(launch::RunState::kStopped, name);
+    } else {
+      record.end(launch::RunState::kFinished, "");
+    }
     watchdog.stop();
     return 0;
   } catch (const std::exception& error) {
-    const auto cause = watchdog.fail(error);
-    const auto text = launch::failure_text(cause);
-    log.error("{}", text);
-    write_status_of_rank_0(environment, run, {launch::RunState::kFailed, text, step});
-    watchdog.stop();
+    record.fail(watchdog.fail(error));
     return dynamic_cast<const ValueError*>(&error) != nullptr ? kBadInput : 1;
   }
 }
@@ -140,7 +165,8 @@ int train(const Options& options) {
     return train_rank(environment, loaded, lookup);
   } catch (const std::exception& error) {
     launch::write_error_file(environment.error_file, launch::describe(error));
-    const bool speaks = environment.error_file.empty() || environment.rank == 0;
+    const bool others_speak = environment.launcher == launch::Launcher::kLocal || environment.rank != 0;
+    const bool speaks = environment.error_file.empty() || !others_speak;
     if (speaks) std::fprintf(stderr, "error: %s\n", launch::describe(error).message.c_str());
     return dynamic_cast<const ValueError*>(&error) != nullptr ? kBadInput : 1;
   }
@@ -153,7 +179,8 @@ void add_train_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand("train", "train a model as a recipe says");
   command->add_option("recipe", options->recipe, "a TOML file")->required();
   command->add_option("--set", options->overrides, "override a key: --set training.steps=100")->take_all();
-  command->add_option("--ranks", options->ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber);
+  command->add_option("--ranks", options->ranks, "start this many ranks on this machine")
+      ->check(CLI::PositiveNumber);
   command->callback([options, &status] { status = train(*options); });
 }
 

@@ -28,7 +28,7 @@ RunStatus read_status(const std::string& run_folder);
 
 struct ErrorReport {
   std::string message;
-  std::string details = {};         // what people see under Root Cause; the message, where empty
+  std::string details = {};    // what people see under Root Cause; the message, where empty
   std::int64_t timestamp = 0;  // seconds since the epoch; torchrun takes the earliest for the cause
 };
 

@@ -41,6 +41,9 @@ void leave_mark(const Run& run, const std::string& what, const std::string& text
 }
 
 void misbehave(const Run& run, int step) {
+  if (run.mode == "host_throws" && run.environment.rank == 0 && step == kFailingStep) {
+    throw ValueError("[data] corpus.idx ends early");
+  }
   if (run.environment.rank != kFailingRank || step != kFailingStep) return;
   if (run.mode == "throw") throw ValueError("[data] token id 70000 must be below vocab_size=512");
   if (run.mode == "kill" || run.mode == "kill_seen") ::raise(SIGKILL);
@@ -93,8 +96,7 @@ void train(c10d::Store& store, Watchdog& watchdog, const Run& run) {
   }
 }
 
-int rank_main(const std::string& mode, const std::string& folder) {
-  const SignalFlag signals;
+int rank_main(const std::string& mode, const std::string& folder, const SignalFlag& signals) {
   Run run{mode, folder, detect_launch(process_environment()), &signals};
   follow_launcher(run.environment);
   leave_mark(run, "pid", std::to_string(::getpid()));
@@ -106,7 +108,8 @@ int rank_main(const std::string& mode, const std::string& folder) {
     WatchdogOptions options = watchdog_options(run.environment, /*comm_timeout=*/milliseconds(2000));
     options.interval = milliseconds(100);
     options.heartbeat_limit = milliseconds(3000);
-    options.store_limit = milliseconds(500);
+    // Where the parent is killed, the kernel's death signal is to be seen at work, not the lost store.
+    options.store_limit = mode == "until_signal" ? milliseconds(600000) : milliseconds(500);
     options.abort = [&run](const Failure&) { leave_mark(run, "aborted", "1"); };
     Watchdog watchdog(store, run.environment, options);
     try {
@@ -140,7 +143,10 @@ int main(int count, char** arguments) {
     options.kill_grace = std::chrono::milliseconds(2000);
     return spawn_ranks(options);
   }
-  if (role == "rank" && count == 4) return rank_main(arguments[2], arguments[3]);
+  if (role == "rank" && count == 4) {
+    const SignalFlag signals;
+    return rank_main(arguments[2], arguments[3], signals);
+  }
   std::fprintf(stderr, "usage: launch_test_rank parent RANKS MODE FOLDER | rank MODE FOLDER\n");
   return 64;
 }

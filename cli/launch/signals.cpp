@@ -65,8 +65,14 @@ SignalFlag::SignalFlag(std::chrono::milliseconds one_request) {
 }
 
 SignalFlag::~SignalFlag() {
-  sigaction(SIGTERM, &old_term_, nullptr);
-  sigaction(SIGINT, &old_int_, nullptr);
+  // Handling that somebody has replaced meanwhile is theirs.
+  const auto restore = [](int signal, const struct sigaction& old) {
+    struct sigaction now {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler == on_signal) sigaction(signal, &old, nullptr);
+  };
+  restore(SIGTERM, old_term_);
+  restore(SIGINT, old_int_);
   alive = false;
 }
 

@@ -77,6 +77,18 @@ TEST(Signals, TheOldHandlingComesBackAndIgnoredStaysIgnored) {
             0);
 }
 
+TEST(Signals, WhatReplacedTheHandlingStays) {
+  EXPECT_EQ(status_of([] {
+              {
+                const SignalFlag flag;
+                signal(SIGTERM, SIG_IGN);
+              }
+              raise(SIGTERM);
+              return 5;
+            }),
+            5);
+}
+
 TEST(Signals, Names) {
   EXPECT_EQ(signal_name(SIGTERM), "SIGTERM");
   EXPECT_EQ(signal_name(SIGKILL), "SIGKILL");

@@ -157,7 +157,7 @@ class Ranks {
   void start_one(int rank);
   bool reap();
   void take_cause(const Child& child);
-  void send(int signal);
+  void send(int signal, int except_rank = -1);
   void pass_on(int signal);
   void end_the_rest();
   void say(const std::string& text) const;
@@ -208,9 +208,9 @@ void Ranks::start() {
   }
 }
 
-void Ranks::send(int signal) {
+void Ranks::send(int signal, int except_rank) {
   for (const Child& child : children_) {
-    if (child.running) ::kill(child.process, signal);
+    if (child.running && child.rank != except_rank) ::kill(child.process, signal);
   }
 }
 
@@ -256,7 +256,8 @@ void Ranks::end_the_rest() {
   const auto now = Clock::now();
   if (!ending_since_) {
     ending_since_ = now;
-    send(SIGTERM);
+    // The failing rank is on its way out, and its own exit status is worth having.
+    send(SIGTERM, cause_ ? cause_->rank : -1);
   } else if (!killed_ && now - *ending_since_ > options_.kill_grace) {
     killed_ = true;
     send(SIGKILL);
@@ -290,6 +291,11 @@ int Ranks::wait() {
   if (!first_) return 0;
   if (!cause_) take_cause(*first_);
   say_ending();
+  // The failing rank's own, unless it was ended from here (one that hung) or is not among ours.
+  for (const Child& child : children_) {
+    const bool ended_here = killed_ && child.crashed_by(SIGKILL);
+    if (child.rank == cause_->rank && child.exit_status() != 0 && !ended_here) return child.exit_status();
+  }
   return first_->exit_status();
 }
 

@@ -183,7 +183,7 @@ TEST_F(Jobs, OneRankHangs) {
 
 TEST_F(Jobs, OneProcessIsFrozen) {
   const int status = wait(start_parent(3, "freeze"));
-  EXPECT_TRUE(status == 1) << status;
+  EXPECT_EQ(status, 1);
   // Its heart stops, or its peers' training threads run out of time first: either names rank 1.
   expect_ending("rank 1 failed: no ");
   EXPECT_EQ(left_behind().size(), 0u);
@@ -222,6 +222,14 @@ TEST_F(Jobs, WithoutAParentTheFailingRankIsNamed) {
   expect_ending("[launch] rank 1 failed: [data] token id 70000");
 }
 
+TEST_F(Jobs, WithoutAParentTheServingRankStaysUntilItsFailureHasBeenRead) {
+  const auto ranks = start_bare(3, "host_throws");
+  EXPECT_EQ(wait(ranks[0]), 3);
+  for (const int rank : {1, 2}) EXPECT_EQ(wait(ranks[rank]), 1);
+  expect_ending("[launch] rank 0 failed: [data] corpus.idx ends early");
+  EXPECT_EQ(read("stderr").find("lost the store"), std::string::npos) << read("stderr");
+}
+
 TEST_F(Jobs, WithoutAParentAKilledRankIsNamedByItsPeers) {
   const auto ranks = start_bare(3, "kill_seen");
   EXPECT_EQ(wait(ranks[1]), 1000 + SIGKILL);
@@ -243,7 +251,9 @@ TEST_F(Jobs, WithoutAParentTheEndOfTheServingRankEndsTheOthers) {
 }
 
 TEST(Spawn, NeedsARank) {
-  EXPECT_THROW(spawn_ranks({.ranks = 0}), ValueError);
+  SpawnOptions options;
+  options.ranks = 0;
+  EXPECT_THROW(spawn_ranks(options), ValueError);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cli/launch/watchdog.h"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "cli/launch/exit_report.h"
@@ -67,6 +68,9 @@ void Watchdog::progress(std::int64_t step, const char* where) noexcept {
 
 Failure Watchdog::fail(const std::exception& error) noexcept {
   State& s = *state_;
+  // Launchers send SIGTERM to the ranks that are left once one has gone; this one leaves by itself, with its
+  // own status, and the judge sees to it.
+  std::signal(SIGTERM, SIG_IGN);
   const ErrorReport report = describe(error);
   Failure mine{s.environment.rank, report.message,
                is_connection_loss(error) ? FailureKind::kConnection : FailureKind::kCause, report.timestamp};
@@ -81,6 +85,7 @@ Failure Watchdog::fail(const std::exception& error) noexcept {
   const Failure cause = s.verdict.value_or(mine);
   lock.unlock();
   s.leave_error_file(cause);
+  s.let_others_read();
   return cause;
 }
 

@@ -62,7 +62,8 @@ class Watchdog {
 
   // This rank fails: publishes the failure, writes the error file, and returns the job's cause, which is
   // another rank's when that one reported first, or when this one only lost its connection (waits up to
-  // cause_limit for that). Prints nothing. Afterwards the caller has exit_limit to leave the process.
+  // cause_limit for that). Prints nothing. Afterwards the caller has exit_limit to leave the process, and
+  // SIGTERM is ignored.
   Failure fail(const std::exception& error) noexcept;
 
   // The rank is done. The rank that serves the store waits here until all are (at most `limit`), since the
@@ -74,7 +75,7 @@ class Watchdog {
   std::shared_ptr<State> state_;  // shared with the threads: one that hangs in the store is left behind
 };
 
-// "rank 2 failed: message", and on how many lines the message has.
+// "rank 2 failed: message".
 std::string failure_text(const Failure& failure);
 
 }  // namespace steppe::launch

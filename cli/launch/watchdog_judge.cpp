@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <functional>
 #include <future>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "cli/launch/exit_report.h"
@@ -21,19 +23,28 @@ void Watchdog::State::print(const Failure& failure) const {
     options.print(text);
     return;
   }
-  const bool tells = environment.rank == 0 || failure.rank == environment.rank || told_by_me;
+  // Whoever found out speaks for a rank 0 that cannot.
+  const bool tells =
+      environment.rank == 0 || failure.rank == environment.rank || (told_by_me && failure.rank == 0);
   if (environment.launcher == Launcher::kLocal || !tells) return;
   std::fprintf(stderr, "[launch] %s\n", text.c_str());
 }
 
 // torchrun takes the earliest error for the cause, by whole seconds: one that only repeats another rank's
 // message must lie after it.
-void Watchdog::State::leave_error_file(const Failure& failure) const {
-  if (failure.rank == environment.rank) {
-    write_error_file(environment.error_file, {failure.message, own_details, failure.timestamp});
-  } else {
+void Watchdog::State::leave_error_file(const Failure& failure) {
+  if (failure.rank != environment.rank) {
     write_error_file(environment.error_file, {failure_text(failure), "", failure.timestamp + 1});
+    return;
   }
+  std::unique_lock lock(mutex);
+  const ErrorReport report{failure.message, own_details, failure.timestamp};
+  lock.unlock();
+  write_error_file(environment.error_file, report);
+}
+
+void Watchdog::State::let_others_read() const {
+  if (hosts_store(environment)) std::this_thread::sleep_for(2 * options.interval);
 }
 
 void Watchdog::State::leave(const Failure& failure) {
@@ -57,6 +68,7 @@ void Watchdog::State::leave(const Failure& failure) {
     }).detach();
     done.wait_for(options.abort_limit);
   }
+  let_others_read();
   // Not exit(): destructors would wait for threads that hang.
   ::_exit(options.exit_status);
 }
@@ -111,7 +123,10 @@ void Watchdog::State::judge_until_stopped() {
       end = verdict ? verdict : own;
     }
     if (!end || finishing) continue;
-    told_by_me |= !verdict;
+    if (!verdict) {
+      verdict = end;  // the talker cannot find another now
+      told_by_me = true;
+    }
     lock.unlock();
     leave(*end);
   }

@@ -70,7 +70,9 @@ struct Watchdog::State {
   std::optional<Failure> judgement(std::int64_t now);
   [[noreturn]] void leave(const Failure& failure);
   void print(const Failure& failure) const;
-  void leave_error_file(const Failure& failure) const;
+  void leave_error_file(const Failure& failure);
+  // The store goes with the process that serves it: the others look once per interval.
+  void let_others_read() const;
 
   // The talker's memory.
   std::int64_t beats = 0;

@@ -45,6 +45,13 @@ spdlog::sink_ptr file_sink(const LogOptions& options) {
   }
 }
 
+std::shared_ptr<spdlog::logger> make_logger(const std::vector<spdlog::sink_ptr>& sinks, LogLevel level) {
+  auto logger = std::make_shared<spdlog::logger>("steppe", sinks.begin(), sinks.end());
+  logger->set_level(spdlog_level(level));
+  logger->flush_on(spdlog::level::warn);
+  return logger;
+}
+
 }  // namespace
 
 LogLevel log_level(std::string_view name) {
@@ -68,9 +75,9 @@ Log::Log(const LogOptions& options) {
     if (!options.folder.empty()) sinks.push_back(file_sink(options));
   }
   // Not registered with spdlog: ranks that are threads of one process each have their own.
-  logger_ = std::make_shared<spdlog::logger>("steppe", sinks.begin(), sinks.end());
-  logger_->set_level(spdlog_level(options.level));
-  logger_->flush_on(spdlog::level::warn);
+  logger_ = make_logger(sinks, options.level);
+  const bool has_file = options.level != LogLevel::kOff && !options.folder.empty();
+  file_logger_ = make_logger(has_file ? std::vector{sinks.back()} : std::vector<spdlog::sink_ptr>{}, options.level);
 }
 
 bool Log::enabled(LogLevel level) const {
@@ -79,6 +86,10 @@ bool Log::enabled(LogLevel level) const {
 
 void Log::write(LogLevel level, std::string_view text) const {
   if (enabled(level)) logger_->log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
+}
+
+void Log::record(LogLevel level, std::string_view text) const {
+  if (enabled(level)) file_logger_->log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
 }
 
 void Log::flush() const {

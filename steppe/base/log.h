@@ -58,6 +58,8 @@ class Log {
 
   // A finished text, several lines included.
   void write(LogLevel level, std::string_view text) const;
+  // To the file alone: what somebody else prints.
+  void record(LogLevel level, std::string_view text) const;
   // Warnings and errors are on disk when their call returns; this does it for the rest.
   void flush() const;
 
@@ -67,7 +69,7 @@ class Log {
     if (enabled(level)) write(level, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  std::shared_ptr<spdlog::logger> logger_;
+  std::shared_ptr<spdlog::logger> logger_, file_logger_;  // to every place; to the file
 };
 
 }  // namespace steppe

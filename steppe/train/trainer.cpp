@@ -39,6 +39,13 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+// 35.4K, 12.5M, 667.0B
+std::string count_text(int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (value >= 1e9) return fmt::format("{:.1f}B", value / 1e9);
+  return value >= 1e6 ? fmt::format("{:.1f}M", value / 1e6) : fmt::format("{:.1f}K", value / 1e3);
+}
+
 }  // namespace
 
 // Everything of a run on this rank, in the order it must live.
@@ -82,18 +89,17 @@ struct Trainer::State {
 
   void announce() const;
   metrics::StepMetrics train_step(int64_t number);
-  std::vector<metrics::ValidationResult> validate();
+  std::vector<metrics::ValidationResult> validate(int64_t number);
   void add_memory(metrics::StepMetrics& metrics);
   int agreed_stop_signal();
 };
 
 void Trainer::State::announce() const {
   const auto batch = batch_shape(run, layout_config);
-  log.info("{}: {:.1f}M parameters ({:.1f}M active), {} layers, {} experts, top {}", run.run.name,
-           static_cast<double>(model.num_parameters()) / 1e6, static_cast<double>(model.num_active_parameters()) / 1e6,
-           model.num_hidden_layers, model.num_experts, model.num_experts_per_tok);
-  log.info("{} ranks on {}: ulysses {}, expert {}, vocab {}; {} sequences of {} tokens a step, {} micro-batches; {}",
-           process.world_size, context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
+  log.info("{}: {} parameters ({} active), {} layers, {} experts, top {}", run.run.name,
+           count_text(model.num_parameters()), count_text(model.num_active_parameters()), model.num_hidden_layers, model.num_experts, model.num_experts_per_tok);
+  log.info("{} {} on {}: ulysses {}, expert {}, vocab {}; {} sequences of {} tokens a step, {} micro-batches; {}",
+           process.world_size, process.world_size == 1 ? "rank" : "ranks", context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
            layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size, run.training.seq_length,
            data.num_micro_batches(), run.model.compute_dtype);
 }
@@ -140,14 +146,14 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   return m;
 }
 
-std::vector<metrics::ValidationResult> Trainer::State::validate() {
+std::vector<metrics::ValidationResult> Trainer::State::validate(int64_t number) {
   std::vector<metrics::ValidationResult> results;
   for (size_t set = 0; set < data.num_validation_sets(); ++set) {
     const int64_t steps = std::min(data.num_validation_steps(set), run.validation.steps.value_or(INT64_MAX));
     metrics::ValidationResult result{data.validation_name(set), 0, 0};
     double sum = 0;
     for (int64_t s = 0; s < steps; ++s) {
-      process.progress(s, "validation");
+      process.progress(number, "validation");
       const auto evaluated = step.evaluate(data.validation_microbatches(set, s));
       sum += evaluated.loss_sum;
       result.tokens += evaluated.num_targets;
@@ -195,7 +201,7 @@ Outcome Trainer::run() {
   if (s.run.validation.at_start && s.data.num_validation_sets() > 0) {
     metrics::StepMetrics start;
     start.num_ranks = s.process.world_size;
-    start.validation = s.validate();
+    start.validation = s.validate(0);
     s.add_memory(start);
     s.reporter.step(start);
     s.begin = Clock::now();
@@ -208,9 +214,10 @@ Outcome Trainer::run() {
     outcome.step = number;
     const bool last = number == s.run.training.steps;
     if ((s.run.validation.interval > 0 && number % s.run.validation.interval == 0) || last) {
-      metrics.validation = s.validate();
+      metrics.validation = s.validate(number);
     }
     s.reporter.step(metrics);
+    s.process.finished_step(number);
     outcome.stop_signal = s.agreed_stop_signal();
     if (outcome.stop_signal != 0) break;
   }

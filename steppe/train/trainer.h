@@ -24,6 +24,8 @@ struct Process {
   std::function<int()> stop_signal = [] { return 0; };
   // This rank got this far; `where` lives forever.
   std::function<void(int64_t step, const char* where)> progress = [](int64_t, const char*) {};
+  // A step's figures are where they belong.
+  std::function<void(int64_t step)> finished_step = [](int64_t) {};
 };
 
 struct Outcome {

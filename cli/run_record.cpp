@@ -1,0 +1,84 @@
+#include "cli/run_record.h"
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "cli/launch/watchdog.h"
+
+namespace steppe::cli {
+
+using launch::Launcher;
+using launch::RunState;
+
+namespace {
+
+constexpr std::chrono::seconds kBetweenWrites{5};
+
+}  // namespace
+
+RunRecord::RunRecord(const launch::LaunchEnvironment& environment, std::string run_folder)
+    : environment_(environment), run_folder_(std::move(run_folder)) {}
+
+void RunRecord::begin(const Log& log) {
+  const std::lock_guard lock(mutex_);
+  log_ = &log;
+  if (!ended_) write(RunState::kRunning, "");
+}
+
+void RunRecord::finished_step(std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  step_ = step;
+  if (!ended_ && Clock::now() - written_ > kBetweenWrites) write(RunState::kRunning, "");
+}
+
+void RunRecord::end(RunState state, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(ended_, true)) return;
+  write(state, reason);
+}
+
+void RunRecord::fail(const launch::Failure& failure) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(ended_, true)) return;
+  try {
+    const bool parent_prints = environment_.launcher == Launcher::kLocal;
+    const std::string message = text(failure);
+    if (log_ != nullptr) {
+      if (parent_prints) {
+        log_->record(LogLevel::kError, message);
+      } else {
+        log_->error("{}", message);
+      }
+    } else if (environment_.rank == 0 && !parent_prints) {
+      std::fprintf(stderr, "error: %s\n", message.c_str());
+    }
+    write(RunState::kFailed, message);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+}
+
+std::string RunRecord::text(const launch::Failure& failure) const {
+  return environment_.world_size == 1 ? failure.message : launch::failure_text(failure);
+}
+
+void RunRecord::write(RunState state, const std::string& reason) {
+  if (environment_.rank != 0 || log_ == nullptr) return;
+  launch::write_status(run_folder_, {state, reason, step_});
+  written_ = Clock::now();
+}
+
+void fail_unfinished(const std::string& run_folder, const std::string& reason) noexcept {
+  try {
+    auto status = launch::read_status(run_folder);
+    if (status.state != RunState::kRunning) return;
+    status.state = RunState::kFailed;
+    status.reason = reason;
+    launch::write_status(run_folder, status);
+  } catch (const std::exception&) {
+    // No status: the run had not begun.
+  }
+}
+
+}  // namespace steppe::cli
