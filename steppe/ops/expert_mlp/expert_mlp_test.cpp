@@ -1,0 +1,259 @@
+#include "steppe/ops/expert_mlp/expert_mlp.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "steppe/base/error.h"
+#include "steppe/kernels/compare_test.h"
+#include "steppe/memory/scope.h"
+#include "steppe/ops/expert_mlp/expert_mlp_reference.h"
+
+namespace steppe::ops {
+namespace {
+
+using memory::Category;
+
+constexpr int64_t kHidden = 21, kIntermediate = 13;
+constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16};
+
+const std::vector<std::vector<int64_t>> kRowsOfExpert = {
+    {0, 0, 0}, {1}, {0, 17, 0}, {3, 0, 9, 5, 1}, {40, 2}, {0, 0, 31}, {6, 6, 6, 6},
+};
+
+struct Inputs {
+  std::vector<int64_t> rows_of_expert;
+  at::Tensor x_RH, weight_R, dy_RH;
+  ExpertWeights weights;
+  int64_t num_rows() const { return x_RH.size(0); }
+};
+
+Inputs make_inputs(const std::vector<int64_t>& rows_of_expert, at::ScalarType dtype) {
+  at::manual_seed(static_cast<uint64_t>(rows_of_expert.size()) * 1000 + 7);
+  const int64_t rows = std::accumulate(rows_of_expert.begin(), rows_of_expert.end(), int64_t{0});
+  const auto experts = static_cast<int64_t>(rows_of_expert.size());
+  const double over_hidden = 1 / std::sqrt(kHidden), over_intermediate = 1 / std::sqrt(kIntermediate);
+  return {rows_of_expert,
+          at::randn({rows, kHidden}).to(dtype),
+          at::rand({rows}),
+          at::randn({rows, kHidden}).to(dtype),
+          {(at::randn({experts, 2 * kIntermediate, kHidden}) * over_hidden).to(dtype),
+           (at::randn({experts, kHidden, kIntermediate}) * over_intermediate).to(dtype)}};
+}
+
+ExpertMlpReference reference_of(const Inputs& in) {
+  return expert_mlp_reference(in.x_RH, in.weight_R, in.rows_of_expert, in.weights.gate_up_E2IH,
+                              in.weights.down_EHI, in.dy_RH);
+}
+
+// Relative to the largest value. Each tensor on the way is rounded once to the working dtype: gate and up
+// (which enter twice), activation and its gradient, their gradients, the result. Products add up `length`
+// terms in fp32, and the exponential is right to a few units.
+double bound(at::ScalarType dtype, int64_t length) {
+  return 6 * kernels::unit_roundoff(dtype) + static_cast<double>(length + 8) * 0x1p-24;
+}
+
+struct Outputs {
+  at::Tensor y_RH, gate_up_R2I;  // of the forward
+  at::Tensor dx_RH, dweight_R;
+  ExpertGradients grads;
+};
+
+struct Variant {
+  int64_t tile_rows = 0;
+  bool in_place = false, keep = false;
+};
+const std::vector<Variant> kVariants = {
+    {0, false, false}, {0, true, false}, {0, false, true}, {1, true, false},  {4, false, false},
+    {4, true, false},  {5, false, true}, {7, true, false}, {64, false, true},
+};
+
+// Every product of bf16 in a shape not seen before costs a CPU milliseconds.
+std::vector<Variant> variants_of(at::ScalarType dtype) {
+  return dtype == at::kFloat ? kVariants : std::vector<Variant>{{0, false, true}, {7, true, false}};
+}
+
+OpContext context_of(const Inputs& in, Counters& counters) {
+  return {in.x_RH.device(), in.x_RH.scalar_type(), &counters};
+}
+
+void run_forward(const OpContext& context, const Inputs& in, const Variant& variant, Outputs& out) {
+  const auto x = variant.in_place ? in.x_RH.clone() : in.x_RH;
+  out.y_RH = variant.in_place ? x : at::full_like(x, 99);
+  if (variant.keep) out.gate_up_R2I = at::full({in.num_rows(), 2 * kIntermediate}, 99, x.options());
+  expert_mlp_forward(context, out.y_RH, {x, in.weight_R, in.rows_of_expert}, in.weights, out.gate_up_R2I,
+                     variant.tile_rows);
+}
+
+// Gradients accumulate onto `grads_start`.
+void run_backward(const OpContext& context, const Inputs& in, const Variant& variant, double grads_start,
+                  Outputs& out) {
+  out.dx_RH = in.dy_RH.clone();
+  out.dweight_R = at::full_like(in.weight_R, 99);
+  const auto fp32 = in.x_RH.options().dtype(at::kFloat);
+  out.grads = {at::full(in.weights.gate_up_E2IH.sizes(), grads_start, fp32),
+               at::full(in.weights.down_EHI.sizes(), grads_start, fp32)};
+  expert_mlp_backward(context, {out.dx_RH,
+                                out.dweight_R,
+                                {in.x_RH, in.weight_R, in.rows_of_expert},
+                                in.weights,
+                                out.grads,
+                                out.gate_up_R2I,
+                                variant.tile_rows});
+}
+
+Outputs run_both(const Inputs& in, const Variant& variant, double grads_start = 0) {
+  Counters counters;
+  const auto context = context_of(in, counters);
+  Outputs out;
+  run_forward(context, in, variant, out);
+  run_backward(context, in, variant, grads_start, out);
+  return out;
+}
+
+TEST(ExpertMlp, AgreesWithTheOracle) {
+  for (const auto dtype : kDtypes)
+    for (const auto& rows_of_expert : kRowsOfExpert) {
+      const auto in = make_inputs(rows_of_expert, dtype);
+      const auto want = reference_of(in);
+      const int64_t hidden = kHidden, inner = kIntermediate, rows = in.num_rows();
+      for (const auto& variant : variants_of(dtype)) {
+        SCOPED_TRACE(fmt::format("{} rows of {} experts, tiles of {}, in place {}, kept {}", rows,
+                                 rows_of_expert.size(), variant.tile_rows, variant.in_place, variant.keep));
+        const auto got = run_both(in, variant, 0.5);
+        EXPECT_LE(kernels::relative_error(got.y_RH, want.y_RH), bound(dtype, hidden + inner));
+        EXPECT_LE(kernels::relative_error(got.dx_RH, want.dx_RH), bound(dtype, 2 * hidden + 2 * inner));
+        EXPECT_LE(kernels::relative_error(got.dweight_R, want.dweight_R), bound(dtype, 2 * hidden + inner));
+        EXPECT_LE(kernels::relative_error(got.grads.gate_up_E2IH, want.dgate_up_E2IH + 0.5),
+                  bound(dtype, 2 * hidden + rows));
+        EXPECT_LE(kernels::relative_error(got.grads.down_EHI, want.ddown_EHI + 0.5),
+                  bound(dtype, 2 * hidden + rows));
+      }
+    }
+}
+
+TEST(ExpertMlp, AWeightOfZeroHasAGradient) {
+  auto in = make_inputs({5, 3}, at::kFloat);
+  in.weight_R.zero_();
+  const auto want = reference_of(in);
+  ASSERT_GT(want.dweight_R.abs().min().item<double>(), 0);
+  const auto got = run_both(in, {});
+  EXPECT_LE(kernels::relative_error(got.dweight_R, want.dweight_R),
+            bound(at::kFloat, 2 * kHidden + kIntermediate));
+  for (const auto& zero : {got.y_RH, got.dx_RH, got.grads.gate_up_E2IH, got.grads.down_EHI})
+    EXPECT_TRUE(zero.eq(0).all().item<bool>());
+}
+
+TEST(ExpertMlp, AnExpertWithoutRowsKeepsItsGradient) {
+  for (const auto dtype : kDtypes) {
+    const auto got = run_both(make_inputs({4, 0, 3}, dtype), {.tile_rows = 2}, 0.25);
+    EXPECT_TRUE(got.grads.gate_up_E2IH[1].eq(0.25).all().item<bool>());
+    EXPECT_TRUE(got.grads.down_EHI[1].eq(0.25).all().item<bool>());
+  }
+}
+
+TEST(ExpertMlp, RepeatsBitForBit) {
+  for (const auto dtype : kDtypes)
+    for (const auto& variant : variants_of(dtype)) {
+      const auto in = make_inputs({3, 0, 9, 5, 1}, dtype);
+      const auto once = run_both(in, variant), again = run_both(in, variant);
+      EXPECT_TRUE(at::equal(once.y_RH, again.y_RH));
+      EXPECT_TRUE(at::equal(once.dx_RH, again.dx_RH));
+      EXPECT_TRUE(at::equal(once.dweight_R, again.dweight_R));
+      EXPECT_TRUE(at::equal(once.grads.gate_up_E2IH, again.grads.gate_up_E2IH));
+      EXPECT_TRUE(at::equal(once.grads.down_EHI, again.grads.down_EHI));
+    }
+}
+
+TEST(ExpertMlp, CountsThreeProductsForwardAndSixBackwardBesidesThoseRecomputed) {
+  const auto in = make_inputs({3, 0, 9}, at::kFloat);
+  const int64_t unit = 2 * 12 * kHidden * kIntermediate;
+  for (const auto& variant : kVariants) {
+    Counters counters;
+    const auto context = context_of(in, counters);
+    Outputs out;
+    run_forward(context, in, variant, out);
+    EXPECT_EQ(counters.flops[FlopKind::kExpert], 3 * unit);
+    run_backward(context, in, variant, 0, out);
+    EXPECT_EQ(counters.flops[FlopKind::kExpert], (3 + 6 + (variant.keep ? 0 : 2)) * unit);
+    EXPECT_EQ(counters.flops.sum(), counters.flops[FlopKind::kExpert]);
+  }
+}
+
+// What `run` adds at most to a category.
+template <class Run>
+memory::BytesByCategory own_peaks_of(Run run) {
+  auto& ledger = memory::current_ledger();
+  const auto before = ledger.live_by_category();
+  ledger.reset_peak();
+  run();
+  auto peaks = ledger.peak_by_own_category();
+  for (size_t c = 0; c < peaks.size(); ++c) peaks[c] -= before[c];
+  EXPECT_EQ(ledger.live_by_category()[static_cast<int>(Category::kExpert)],
+            before[static_cast<int>(Category::kExpert)]);
+  return peaks;
+}
+
+Inputs on_meta(Inputs in) {
+  for (auto* tensor : {&in.x_RH, &in.weight_R, &in.dy_RH, &in.weights.gate_up_E2IH, &in.weights.down_EHI})
+    *tensor = tensor->to(at::kMeta);
+  return in;
+}
+
+void expect_tile_and_gradient(const Inputs& in, const Variant& variant) {
+  const int64_t size = in.x_RH.element_size(), rows = in.num_rows();
+  const int64_t tile = variant.tile_rows == 0 ? rows : std::min(variant.tile_rows, rows);
+  const int64_t interior = tile * (variant.keep ? 1 : 3) * kIntermediate * size;
+  Counters counters;
+  const auto context = context_of(in, counters);
+  Outputs out;
+  const auto forward = own_peaks_of([&] { run_forward(context, in, variant, out); });
+  EXPECT_EQ(forward[static_cast<int>(Category::kExpert)], interior);
+  EXPECT_EQ(forward[static_cast<int>(Category::kGrads)], 0);
+  const auto backward = own_peaks_of([&] { run_backward(context, in, variant, 0, out); });
+  EXPECT_EQ(backward[static_cast<int>(Category::kExpert)], interior);
+  EXPECT_EQ(backward[static_cast<int>(Category::kGrads)], size == 4 ? 0 : 2 * kIntermediate * kHidden * size);
+}
+
+// bf16 on `meta`: on a CPU the library that multiplies bf16 takes scratch of its own.
+TEST(ExpertMlp, TakesOneTileAndWithBf16OneGradient) {
+  for (const auto& variant : kVariants) {
+    expect_tile_and_gradient(make_inputs({3, 0, 40, 2}, at::kFloat), variant);
+    expect_tile_and_gradient(on_meta(make_inputs({3, 0, 40, 2}, at::kFloat)), variant);
+    expect_tile_and_gradient(on_meta(make_inputs({3, 0, 40, 2}, at::kBFloat16)), variant);
+  }
+}
+
+std::vector<memory::Event> events_of(const Inputs& in, const Variant& variant) {
+  auto& ledger = memory::current_ledger();
+  const int64_t before = ledger.live_bytes();
+  ledger.start_timeline();
+  run_both(in, variant);
+  auto events = ledger.stop_timeline().events;
+  for (auto& event : events) event.live_bytes -= before;
+  return events;
+}
+
+TEST(ExpertMlp, AllocatesOnMetaWhatItAllocatesOnTheCpu) {
+  for (const auto& rows_of_expert : kRowsOfExpert)
+    for (const auto& variant : kVariants) {
+      const auto in = make_inputs(rows_of_expert, at::kFloat);
+      const auto want = events_of(in, variant);
+      EXPECT_FALSE(want.empty());
+      EXPECT_TRUE(events_of(on_meta(in), variant) == want);
+    }
+}
+
+TEST(ExpertMlp, RowsThatDoNotAddUpAreABrokenInvariant) {
+  auto in = make_inputs({3, 4}, at::kFloat);
+  in.rows_of_expert = {3, 5};
+  EXPECT_THROW(run_both(in, {}), InternalError);
+}
+
+}  // namespace
+}  // namespace steppe::ops
