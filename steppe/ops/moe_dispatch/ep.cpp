@@ -99,8 +99,8 @@ void ep_forward(const OpContext& context, comm::Communicator& group, const at::T
     saved->gate_up_R2I = context.empty({plan.num_received, weights.gate_up_E2IH.size(1)});
     saved->x_RH = x_RH, saved->weight_R = weight_R;
     saved->slot_of_route = order.slot_of_route, saved->route_of_slot = order.route_of_slot;
-    y_RH = context.empty({plan.num_received, x_NH.size(1)});
   }
+  if (saved != nullptr) y_RH = context.empty({plan.num_received, x_NH.size(1)});
   expert_mlp_forward(context, y_RH, {x_RH, weight_R, plan.rows_of_expert}, weights,
                      saved != nullptr ? saved->gate_up_R2I : at::Tensor{}, options.tile_rows);
   x_RH.reset(), weight_R.reset();

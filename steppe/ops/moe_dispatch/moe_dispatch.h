@@ -10,8 +10,10 @@
 // any N, 0 included. Host syncs: none here; the counts come from exchange_route_counts, one host exchange per layer
 // and micro-batch.
 // Allocates in category `dispatch`, with n = N·k routes sent and R received: forward the send buffer n·H, the
-// receive buffer R·H, and its regrouping by expert R·H (never all three at once; with E_p = 1 only n·H), and
-// indices 8·n bytes; backward the same for x and for dy. In category `expert`: see expert_mlp.h.
+// receive buffer R·H, and its regrouping by expert R·H (never all three at once; with E_p = 1 only n·H), indices
+// 8·n bytes and weights 4·R; backward the same for x and for dy, and the weights' gradients 4·R, which return as
+// 4·n. In category `expert`: see expert_mlp.h. With `saved` one more R·H, the experts' results, and x, weights and
+// indices stay until the backward; gate and up are booked to `saved`.
 // Keeps nothing sized by the routing between the passes, unless `saved` is given.
 // Deterministic: results are added in the order j = 0 … k−1, in fp32.
 // Source: GShard (Lepikhin et al. 2020), as in Megatron Core's all-to-all dispatcher.
