@@ -1,0 +1,111 @@
+"""Starts the program, waits for it, and finds whatever it left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MARK = "STEPPE_TEST_JOB"
+# What a launcher of the tests themselves, or the user's shell, may have set.
+_FOREIGN = re.compile(
+    r"^(RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|OMPI_.*|PMI_.*|PMIX_.*|SLURM_.*|PET_.*|NO_COLOR"
+    r"|OMP_NUM_THREADS)$"
+)
+
+
+def clean_environment(**variables):
+    kept = {name: value for name, value in os.environ.items() if not _FOREIGN.match(name)}
+    return kept | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+
+
+def read_status(folder: Path) -> dict:
+    return json.loads((folder / "status.json").read_text())
+
+
+def read_metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_until(condition, what: str, limit: float = 120):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {limit} s"
+        time.sleep(0.02)
+
+
+@dataclass
+class Job:
+    """A process and all that descends from it, told by a variable that descendants inherit."""
+
+    arguments: list
+    environment: dict
+    folder: Path
+    stderr_file: Path
+    stderr: int | None = None  # a descriptor in place of the file
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self):
+        with self.stderr_file.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [str(argument) for argument in self.arguments],
+                env=self.environment | {_MARK: self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors if self.stderr is None else self.stderr,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.stderr_file.read_text(errors="replace")
+
+    def wait(self, limit: float = 120) -> int:
+        """The exit status. Nothing may outlive the process.
+
+        The limit lies far above what a busy machine needs and below comm.timeout, which must not be waited for.
+        """
+        status = self.process.wait(timeout=limit)
+        wait_until(lambda: not self.processes(), f"processes {self.processes()} end with their job", limit=5)
+        return status
+
+    def processes(self) -> list[int]:
+        wanted = f"{_MARK}={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                variables = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+                if wanted in variables.split(b"\0") and "\nState:\tZ" not in (entry / "status").read_text():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def rank(self, rank: int) -> int:
+        """The process id of a rank."""
+        for process in self.processes():
+            variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            if f"RANK={rank}".encode() in variables:
+                return process
+        raise AssertionError(f"no process of rank {rank} among {self.processes()}")
+
+    def wait_for_step(self, step: int):
+        def reached():
+            assert self.process.poll() is None, f"ended before step {step}:\n{self.output}"
+            metrics = self.folder / "metrics.jsonl"
+            return metrics.exists() and f'{{"step":{step},' in metrics.read_text()
+
+        wait_until(reached, f"step {step}")
+
+    def end(self):
+        for process in self.processes():
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
