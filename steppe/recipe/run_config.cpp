@@ -38,7 +38,15 @@ ParallelismSection read_parallelism_section(Recipe& recipe) {
 
 LossSection read_loss_section(Recipe& recipe) {
   LossSection loss;
-  loss.kind = recipe.choice("loss.kind", {{"vocab_parallel", "full"}, {"auto", "tiled", "ring"}});
+  loss.kind = recipe.choice("loss.kind", {{"auto", "tiled", "ring", "vocab_parallel", "full"}, {}});
+  const bool tiles = loss.kind != "vocab_parallel" && loss.kind != "full";
+  loss.tile_tokens = recipe.integer_or("loss.tile_tokens", "auto");
+  recipe.check(loss.tile_tokens.value_or(1) >= 1, "loss.tile_tokens", "must be at least 1, or \"auto\"");
+  recipe.check(tiles || !loss.tile_tokens, "loss.tile_tokens",
+               fmt::format("must be \"auto\" with loss.kind = \"{}\", which has no tiles", loss.kind));
+  loss.circulate = recipe.choice("loss.circulate", {{"auto", "activations", "weights"}, {}});
+  recipe.check(loss.kind == "ring" || loss.circulate == "auto", "loss.circulate",
+               fmt::format("must be \"auto\" with loss.kind = \"{}\": only a ring circulates", loss.kind));
   loss.ignore_index = recipe.integer("loss.ignore_index", loss.ignore_index);
   // A token id there would silently drop that token from the loss.
   recipe.check(loss.ignore_index < 0, "loss.ignore_index", "must be below 0, where no token id is");

@@ -82,7 +82,9 @@ vocab_parallel_degree = 3
 [dispatch]
 kind = "ep"
 [loss]
-kind = "full"
+kind = "ring"
+tile_tokens = 256
+circulate = "weights"
 ignore_index = -1
 [activation_checkpoint]
 mode = "none"
@@ -153,6 +155,9 @@ TEST(RunConfig, ReadsEveryKey) {
   EXPECT_EQ(config.model.rope_scaling->truncate, false);
   EXPECT_EQ(config.model.rope_scaling->beta_slow, std::nullopt);
   EXPECT_EQ(config.parallelism.vocab_parallel_degree, 3);
+  EXPECT_EQ(config.loss.kind, "ring");
+  EXPECT_EQ(config.loss.tile_tokens, 256);
+  EXPECT_EQ(config.loss.circulate, "weights");
   EXPECT_EQ(config.optimizer.betas, (std::array<double, 2>{0.8, 0.99}));
   EXPECT_EQ(config.lr_scheduler.warmup_steps, 50);  // 0.1 · 500
   EXPECT_EQ(config.lr_scheduler.decay_steps, 50);   // a tenth of the run
@@ -209,7 +214,10 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"parallelism.expert_parallel_degree=1.5", "whole number"},
       {"parallelism.vocab_parallel_degree=-2", "at least 1"},
       {"dispatch.kind=pipelined_llep", "does not exist in this version; it must be \"ep\""},
-      {"loss.kind=ring", "\"vocab_parallel\", \"full\""},
+      {"loss.kind=fused", "\"auto\", \"tiled\", \"ring\", \"vocab_parallel\", \"full\""},
+      {"loss.tile_tokens=0", "at least 1"},
+      {"loss.circulate=weights", "only a ring"},
+      {"loss.circulate=logits", "\"activations\", \"weights\""},
       {"loss.ignore_index=0", "below 0"},
       {"activation_checkpoint.mode=selective", "\"full\", \"none\""},
       {"optimizer.name=sgd", "\"adamw\""},

@@ -16,10 +16,24 @@ layout::LayoutConstraints layout_constraints(const model::ModelConfig& model) {
   return {model.num_experts, model.num_attention_heads, model.num_key_value_heads};
 }
 
+ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss) {
+  using ops::Circulate, ops::VocabLossKind;
+  ops::VocabLossOptions options = loss.kind == "full"             ? VocabLossKind::kFull
+                                  : loss.kind == "vocab_parallel" ? VocabLossKind::kVocabParallel
+                                  : loss.kind == "ring"           ? VocabLossKind::kRing
+                                  : loss.kind == "tiled"          ? VocabLossKind::kTiled
+                                                                  : VocabLossKind::kAuto;
+  options.tile_tokens = loss.tile_tokens.value_or(0);
+  options.circulate = loss.circulate == "activations" ? Circulate::kActivations
+                      : loss.circulate == "weights"   ? Circulate::kWeights
+                                                      : Circulate::kAuto;
+  return options;
+}
+
 StepConfig step_config(const recipe::RunConfig& run) {
   StepConfig step;
   step.recompute = run.activation_checkpoint.mode == "none" ? Recompute::kNone : Recompute::kFull;
-  step.loss = run.loss.kind == "full" ? ops::VocabLossKind::kFull : ops::VocabLossKind::kVocabParallel;
+  step.loss = vocab_loss_options(run.loss);
   step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay};
   step.max_grad_norm = run.optimizer.max_grad_norm;
   step.bias_update_rate = run.router.load_balancing == "expert_bias" ? run.router.bias_update_rate : 0;

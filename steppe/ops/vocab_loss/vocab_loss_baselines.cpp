@@ -1,19 +1,19 @@
 #include <numeric>
 #include <vector>
 
-#include "steppe/base/error.h"
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/softmax_rows.h"
-#include "steppe/memory/scope.h"
 #include "steppe/layout/layout.h"
 #include "steppe/ops/product.h"
-#include "steppe/ops/vocab_loss/vocab_loss.h"
+#include "steppe/ops/vocab_loss/vocab_loss_kinds.h"
 
 namespace steppe::ops {
 namespace {
 
-int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+int64_t sum(std::span<const int64_t> values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
 
 at::Tensor gather_rows(const OpContext& context, comm::Communicator& group, const at::Tensor& rows,
                        std::span<const int64_t> rows_of_rank) {
@@ -55,8 +55,10 @@ at::Tensor row_statistics(const OpContext& context, comm::Communicator& group, c
   return merged;
 }
 
-void vocab_parallel(const OpContext& context, comm::Communicator& group, const VocabLossInput& in,
-                    const VocabLossOutput& out) {
+}  // namespace
+
+void vocab_parallel_loss(const VocabLossCall& call) {
+  const auto& [context, group, in, out] = call;
   const auto x = gather_rows(context, group, in.x_NH, in.rows_of_rank);
   const auto targets = gather_rows(context, group, in.targets_N, in.rows_of_rank);
   const int64_t rows = x.size(0), v = in.weight_vH.size(0), hidden = x.size(1);
@@ -77,7 +79,8 @@ void vocab_parallel(const OpContext& context, comm::Communicator& group, const V
   reduce_scatter_rows(context, group, out.dx_NH, partial, in.rows_of_rank, /*accumulate=*/false);
 }
 
-void full(const OpContext& context, comm::Communicator& group, const VocabLossInput& in, const VocabLossOutput& out) {
+void full_loss(const VocabLossCall& call) {
+  const auto& [context, group, in, out] = call;
   std::vector<int64_t> columns_of_rank;
   for (int64_t p = 0; p < group.size(); ++p) {
     columns_of_rank.push_back(layout::even_part(in.vocab_size, group.size(), p).size());
@@ -99,20 +102,6 @@ void full(const OpContext& context, comm::Communicator& group, const VocabLossIn
   product_accumulate(context, FlopKind::kVocab, grad, logits.t(), in.x_NH);
   if (!whole) {
     reduce_scatter_rows(context, group, out.grad_weight_vH, grad, columns_of_rank, /*accumulate=*/true);
-  }
-}
-
-}  // namespace
-
-void vocab_loss(VocabLossKind kind, const OpContext& context, comm::Communicator& group, const VocabLossInput& input,
-                const VocabLossOutput& output) {
-  const memory::Scope scope(memory::Category::kVocab);
-  STEPPE_ASSERT(static_cast<int>(input.rows_of_rank.size()) == group.size() &&
-                    input.rows_of_rank[group.rank()] == input.x_NH.size(0),
-                "[vocab_loss] rows_of_rank does not describe this group: {} rows here", input.x_NH.size(0));
-  switch (kind) {
-    case VocabLossKind::kVocabParallel: return vocab_parallel(context, group, input, output);
-    case VocabLossKind::kFull: return full(context, group, input, output);
   }
 }
 

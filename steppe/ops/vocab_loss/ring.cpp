@@ -1,0 +1,250 @@
+// P rounds forward, P rounds backward. In round s a rank has one batch and one shard: with activations
+// circulating, the batch of rank − s and its own shard; with weights circulating, its own batch and the shard
+// of rank − s. The next one travels while the strips at hand are worked on, row tile by row tile.
+//   forward     strip y = x·Wᵀ, folded into the running statistics of its rows, which travel with the batch
+//   and are
+//               home after P rounds
+//   backward    the strip again, turned into its gradient by the final statistics; dW += yᵀ·x and dx += y·W
+//   in fp32, of
+//               which the one that belongs to what travels follows it, and is home after P rounds
+// Wire per rank, of a batch of N rows and a shard of v: activations (P − 1)·N·(2·H·b + 24) + P·N·(4·H + 12);
+// weights 2·(P − 1)·v·H·b + P·v·H·4.
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "steppe/kernels/pointwise.h"
+#include "steppe/kernels/softmax_rows.h"
+#include "steppe/layout/layout.h"
+#include "steppe/ops/product.h"
+#include "steppe/ops/vocab_loss/traveller.h"
+#include "steppe/ops/vocab_loss/vocab_loss_kinds.h"
+
+namespace steppe::ops {
+namespace {
+
+// What a round works on. dx and dW are fp32.
+struct Round {
+  at::Tensor x, targets, row_weight, stats, weight;
+  int64_t first_column = 0;
+  at::Tensor dx, grad_weight;
+  std::function<void()> wait_for_gradient;  // of what travels: needed once the strip is ready
+};
+
+// The strips of a round, in row tiles.
+class Strips {
+ public:
+  Strips(const VocabLossCall& call, int64_t tile_rows, int64_t max_rows, int64_t max_columns)
+      : context_(call.context), tile_rows_(std::min(tile_rows, max_rows)) {
+    strip_ = context_.empty({tile_rows_ * max_columns});
+    parts_ = context_.empty({2 * tile_rows_ * 3}, at::kFloat);
+    if (call.wants_gradient() && context_.dtype != at::kFloat)
+      partial_ = context_.empty({tile_rows_, call.hidden()});
+  }
+
+  void forward(const Round& round, bool first) const {
+    for_tiles(round, [&](int64_t begin, int64_t rows) {
+      const auto y = logits(round, begin, rows);
+      const auto stats = round.stats.narrow(0, begin, rows), targets = round.targets.narrow(0, begin, rows);
+      if (first) return kernels::logit_statistics(stats, y, targets, round.first_column);
+      const auto parts = parts_.narrow(0, 0, 2 * rows * 3).view({2, rows, 3});
+      kernels::copy_cast(parts.select(0, 0), stats);
+      kernels::logit_statistics(parts.select(0, 1), y, targets, round.first_column);
+      kernels::merge_statistics(stats, parts);
+    });
+  }
+
+  void backward(const Round& round) const {
+    for_tiles(round, [&](int64_t begin, int64_t rows) {
+      const auto y = logits(round, begin, rows);
+      kernels::logits_to_gradient(y, round.stats.narrow(0, begin, rows), round.targets.narrow(0, begin, rows),
+                                  round.row_weight.narrow(0, begin, rows), round.first_column);
+      if (begin == 0) round.wait_for_gradient();
+      product_accumulate(context_, FlopKind::kVocab, round.grad_weight, y.t(),
+                         round.x.narrow(0, begin, rows));
+      const auto dx = round.dx.narrow(0, begin, rows);
+      if (!partial_.defined()) return product_add(context_, FlopKind::kVocab, dx, y, round.weight);
+      const auto partial = partial_.narrow(0, 0, rows);
+      product(context_, FlopKind::kVocab, partial, y, round.weight);
+      kernels::add_to(dx, partial);
+    });
+    if (round.x.size(0) == 0) round.wait_for_gradient();
+  }
+
+ private:
+  template <class Body>
+  void for_tiles(const Round& round, const Body& body) const {
+    const int64_t rows = round.x.size(0);
+    for (int64_t begin = 0; begin < rows; begin += tile_rows_)
+      body(begin, std::min(tile_rows_, rows - begin));
+  }
+
+  at::Tensor logits(const Round& round, int64_t begin, int64_t rows) const {
+    const int64_t columns = round.weight.size(0);
+    const auto y = strip_.narrow(0, 0, rows * columns).view({rows, columns});
+    product(context_, FlopKind::kVocab, y, round.x.narrow(0, begin, rows), round.weight.t());
+    return y;
+  }
+
+  const OpContext& context_;
+  int64_t tile_rows_;
+  at::Tensor strip_, parts_, partial_;
+};
+
+class RingLoss {
+ public:
+  RingLoss(const VocabLossCall& call, int64_t tile_tokens, Circulate circulate)
+      : call_(call), circulate_(circulate) {
+    for (int64_t p = 0; p < degree(); ++p) {
+      columns_.push_back(layout::even_part(call.in.vocab_size, degree(), p));
+      columns_of_rank_.push_back(columns_.back().size());
+    }
+    stats_ = call.context.empty({call.in.x_NH.size(0), 3}, at::kFloat);
+    if (circulate == Circulate::kWeights) {
+      strips_.emplace(call, tile_tokens, call.in.x_NH.size(0), largest(columns_of_rank_));
+    } else {
+      strips_.emplace(call, tile_tokens, largest(call.in.rows_of_rank), call.in.weight_vH.size(0));
+    }
+  }
+
+  void run() {
+    const bool weights = circulate_ == Circulate::kWeights;
+    weights ? forward_weights() : forward_activations();
+    kernels::add_loss(call_.out.loss_1, call_.out.row_loss_N, stats_, call_.in.targets_N, {});
+    if (!call_.wants_gradient()) return;
+    weights ? backward_weights() : backward_activations();
+  }
+
+ private:
+  int64_t degree() const { return call_.group.size(); }
+  static int64_t largest(std::span<const int64_t> values) {
+    return *std::max_element(values.begin(), values.end());
+  }
+  const layout::Interval& columns_at(int64_t s) const {
+    return columns_[(call_.group.rank() - s % degree() + degree()) % degree()];
+  }
+
+  Traveller traveller(Travel travel) const { return {call_.context, call_.group, std::move(travel)}; }
+  // A payload with a row for each row of the batch.
+  Traveller batch_traveller(const at::Tensor& own) const {
+    return traveller({own, call_.in.rows_of_rank, own.sizes().slice(1).vec(), own.scalar_type()});
+  }
+  Traveller weight_traveller() const {
+    return traveller({call_.in.weight_vH, columns_of_rank_, {call_.hidden()}, call_.context.dtype});
+  }
+
+  void forward_activations() {
+    auto x = batch_traveller(call_.in.x_NH), targets = batch_traveller(call_.in.targets_N);
+    auto stats = traveller({stats_, call_.in.rows_of_rank, {3}, at::kFloat, /*returns=*/true});
+    for (int64_t s = 0; s < degree(); ++s) {
+      x.send_on(s);
+      targets.send_on(s);
+      stats.wait();
+      strips_->forward({.x = x.at_round(s),
+                        .targets = targets.at_round(s),
+                        .row_weight = {},
+                        .stats = stats.at_round(s),
+                        .weight = call_.in.weight_vH,
+                        .first_column = call_.in.first_column,
+                        .dx = {},
+                        .grad_weight = {},
+                        .wait_for_gradient = {}},
+                       s == 0);
+      stats.send_on(s);
+      x.wait();
+      targets.wait();
+    }
+    stats.wait();
+  }
+
+  void backward_activations() {
+    auto x = batch_traveller(call_.in.x_NH), targets = batch_traveller(call_.in.targets_N);
+    auto row_weight = batch_traveller(call_.in.row_weight_N), stats = batch_traveller(stats_);
+    const bool fp32 = call_.context.dtype == at::kFloat;
+    auto dx = traveller({fp32 ? call_.out.dx_NH : at::Tensor(),
+                         call_.in.rows_of_rank,
+                         {call_.hidden()},
+                         at::kFloat,
+                         /*returns=*/true});
+    kernels::fill_zero(dx.at_round(0));
+    for (int64_t s = 0; s < degree(); ++s) {
+      for (auto* payload : {&x, &targets, &row_weight, &stats}) payload->send_on(s);
+      strips_->backward({.x = x.at_round(s),
+                         .targets = targets.at_round(s),
+                         .row_weight = row_weight.at_round(s),
+                         .stats = stats.at_round(s),
+                         .weight = call_.in.weight_vH,
+                         .first_column = call_.in.first_column,
+                         .dx = dx.at_round(s),
+                         .grad_weight = call_.out.grad_weight_vH,
+                         .wait_for_gradient = [&] { dx.wait(); }});
+      dx.send_on(s);
+      for (auto* payload : {&x, &targets, &row_weight, &stats}) payload->wait();
+    }
+    dx.wait();
+    if (!fp32) kernels::copy_cast(call_.out.dx_NH, dx.at_round(degree()));
+  }
+
+  void forward_weights() {
+    auto weight = weight_traveller();
+    for (int64_t s = 0; s < degree(); ++s) {
+      weight.send_on(s);
+      strips_->forward({.x = call_.in.x_NH,
+                        .targets = call_.in.targets_N,
+                        .row_weight = {},
+                        .stats = stats_,
+                        .weight = weight.at_round(s),
+                        .first_column = columns_at(s).begin,
+                        .dx = {},
+                        .grad_weight = {},
+                        .wait_for_gradient = {}},
+                       s == 0);
+      weight.wait();
+    }
+  }
+
+  // dW travels as the accumulator itself: what other ranks add, they add to it.
+  void backward_weights() {
+    auto weight = weight_traveller();
+    auto grad_weight = traveller({call_.out.grad_weight_vH,
+                                  columns_of_rank_,
+                                  {call_.hidden()},
+                                  at::kFloat,
+                                  /*returns=*/true});
+    const bool fp32 = call_.context.dtype == at::kFloat;
+    const auto dx = fp32 ? call_.out.dx_NH : call_.context.empty(call_.out.dx_NH.sizes(), at::kFloat);
+    kernels::fill_zero(dx);
+    for (int64_t s = 0; s < degree(); ++s) {
+      weight.send_on(s);
+      strips_->backward({.x = call_.in.x_NH,
+                         .targets = call_.in.targets_N,
+                         .row_weight = call_.in.row_weight_N,
+                         .stats = stats_,
+                         .weight = weight.at_round(s),
+                         .first_column = columns_at(s).begin,
+                         .dx = dx,
+                         .grad_weight = grad_weight.at_round(s),
+                         .wait_for_gradient = [&] { grad_weight.wait(); }});
+      grad_weight.send_on(s);
+      weight.wait();
+    }
+    grad_weight.wait();
+    if (!fp32) kernels::copy_cast(call_.out.dx_NH, dx);
+  }
+
+  const VocabLossCall& call_;
+  const Circulate circulate_;
+  std::vector<layout::Interval> columns_;
+  std::vector<int64_t> columns_of_rank_;
+  at::Tensor stats_;
+  std::optional<Strips> strips_;
+};
+
+}  // namespace
+
+void ring_loss(const VocabLossCall& call, int64_t tile_tokens, Circulate circulate) {
+  RingLoss(call, tile_tokens, circulate).run();
+}
+
+}  // namespace steppe::ops
