@@ -16,6 +16,7 @@
 #include "steppe/layout/layout.h"
 #include "steppe/memory/scope.h"
 #include "steppe/ops/vocab_loss/vocab_loss.h"
+#include "steppe/ops/vocab_loss/vocab_loss_reference.h"
 
 namespace steppe::ops::testing {
 
@@ -45,39 +46,8 @@ inline GroupBatch make_batch(const GroupCase& of) {
           (at::randn({of.vocab, of.hidden}) * scale).to(of.dtype), at::randn({of.vocab, of.hidden})};
 }
 
-// fp64, whole logits. The sizes are sums of the absolute values that the sums run over.
-struct Expected {
-  double loss = 0;
-  at::Tensor row_loss_R, dx_RH, grad_VH;  // grad without what was there before
-  double dx_size = 0, grad_size = 0, row_loss_size = 0;
-  double logit_size = 0;  // max Σ |x||w|
-};
-
-inline Expected expected_of(const GroupCase& of, const GroupBatch& batch) {
-  const auto x = batch.x_RH.to(at::kDouble), w = batch.weight_VH.to(at::kDouble);
-  Expected want{0, at::zeros({of.rows()}, at::kDouble), {}, {}, 0, 0, 0, 0};
-  auto gradient = at::zeros({of.rows(), of.vocab}, at::kDouble);
-  for (int64_t r = 0; r < of.rows(); ++r) {
-    const auto target = batch.targets_R[r].item<int64_t>();
-    if (target < 0) continue;
-    const auto y = w.matmul(x[r]);
-    const auto shifted = y - y.max();
-    const auto p = shifted.exp() / shifted.exp().sum();
-    want.row_loss_R[r] = shifted.exp().sum().log() - shifted[target];
-    auto g = gradient[r];
-    g.copy_(p);
-    g[target] -= 1;
-    g *= batch.row_weight_R[r].item<double>();
-  }
-  want.loss = want.row_loss_R.sum().item<double>();
-  want.dx_RH = gradient.matmul(w);
-  want.grad_VH = gradient.t().matmul(x);
-  if (of.rows() == 0) return want;
-  want.logit_size = x.abs().matmul(w.abs().t()).max().item<double>();
-  want.dx_size = gradient.abs().matmul(w.abs()).max().item<double>();
-  want.grad_size = gradient.abs().t().matmul(x.abs()).max().item<double>();
-  want.row_loss_size = want.row_loss_R.abs().max().item<double>();
-  return want;
+inline VocabLossReference expected_of(const GroupBatch& batch) {
+  return vocab_loss_reference(batch.x_RH, batch.targets_R, batch.row_weight_R, batch.weight_VH);
 }
 
 // One rank's part of a case, on `device`, and what came of it.
