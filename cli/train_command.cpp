@@ -31,6 +31,7 @@ namespace steppe::cli {
 namespace {
 
 constexpr int kBadInput = 2;
+constexpr std::string_view kPlace = "[launch] ";  // before what the parent says
 
 struct Options {
   std::string recipe;
@@ -74,7 +75,6 @@ int spawn(const Options& options) {
     spawn.arguments.push_back("--set");
     spawn.arguments.push_back(override);
   }
-  constexpr std::string_view kPlace = "[launch] ";
   std::string said;
   spawn.print = [&said](const std::string& text) {
     said = text.starts_with(kPlace) ? text.substr(kPlace.size()) : text;
