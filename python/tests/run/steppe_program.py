@@ -68,7 +68,7 @@ class Job:
     def wait(self, limit: float = 120) -> int:
         """The exit status. Nothing may outlive the process.
 
-        The limit lies far above what a busy machine needs and below comm.timeout, which must not be waited for.
+        The limit is far above what a busy machine needs, and below comm.timeout, which is never waited for.
         """
         status = self.process.wait(timeout=limit)
         wait_until(lambda: not self.processes(), f"processes {self.processes()} end with their job", limit=5)

@@ -150,7 +150,7 @@ def test_usage(start, arguments, word):
 
 
 def test_no_recipe(program):
-    result = subprocess.run([program, "train"], capture_output=True, text=True, timeout=10, check=False)
+    result = subprocess.run([program, "train"], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "recipe is required" in result.stderr
     assert "--help" in result.stderr
