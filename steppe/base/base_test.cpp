@@ -152,6 +152,17 @@ TEST_F(LogTest, OnlyRankZeroPrints) {
   EXPECT_NE(text_of(0).find("info: step 7"), std::string::npos);
 }
 
+TEST_F(LogTest, RecordsWithoutPrinting) {
+  testing::internal::CaptureStderr();
+  const Log log({.rank = 0, .folder = folder_.string(), .level = LogLevel::kInfo, .color = false});
+  log.record(LogLevel::kError, "told by the parent");
+  log.record(LogLevel::kDebug, "hidden");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_NE(text_of(0).find("error: told by the parent"), std::string::npos);
+  EXPECT_EQ(text_of(0).find("hidden"), std::string::npos);
+  Log::silent().record(LogLevel::kError, "nobody hears");
+}
+
 TEST_F(LogTest, ColorIsTheCallersChoice) {
   testing::internal::CaptureStderr();
   Log({.rank = 0, .folder = {}, .level = LogLevel::kInfo, .color = true}).info("{{braces}} stay");
