@@ -1,0 +1,127 @@
+#include "steppe/checkpoint/hugging_face_weights.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+
+#include "steppe/base/error.h"
+#include "steppe/checkpoint/tensor_folder.h"
+#include "steppe/model/initialize.h"
+
+namespace steppe::checkpoint {
+namespace {
+
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+constexpr size_t kListed = 10;
+
+std::string listed(const std::vector<std::string>& names) {
+  const auto shown = std::span(names).first(std::min(names.size(), kListed));
+  const auto more = names.size() > kListed ? fmt::format(", and {} more", names.size() - kListed) : "";
+  return fmt::format("{}{}", fmt::join(shown, ", "), more);
+}
+
+Shapes own_tensors(model::ModelWeights& weights) {
+  Shapes shapes;
+  for (const auto& unit : weights.units()) {
+    for (const auto& slice : unit.slices()) shapes.emplace(slice.tensor, slice.shape);
+  }
+  return shapes;
+}
+
+// Tensors of the whole model: a rank's units lack the experts of other ranks. Their number is the router's.
+std::set<std::string> all_tensors(const Shapes& own) {
+  constexpr std::string_view kExperts = ".experts.";
+  std::set<std::string> names;
+  for (const auto& [name, shape] : own) {
+    names.insert(name);
+    const size_t at = name.find(kExperts);
+    if (at == std::string::npos) continue;
+    const auto router = own.find(name.substr(0, at) + ".gate.weight");
+    STEPPE_ASSERT(router != own.end(), "[checkpoint] {} has no router beside it", name);
+    const auto ending = name.substr(name.find('.', at + kExperts.size()));
+    for (int64_t expert = 0; expert < router->second.front(); ++expert) {
+      names.insert(fmt::format("{}{}{}", name.substr(0, at + kExperts.size()), expert, ending));
+    }
+  }
+  return names;
+}
+
+bool same_values(const TensorFolder& folder, const TensorPlace& a, const TensorPlace& b) {
+  if (a.found_shape != b.found_shape) return false;
+  const int64_t count = a.file->at(a.stored_name).numel;
+  std::vector<float> x, y;
+  for (int64_t begin = 0; begin < count; begin += static_cast<int64_t>(x.size())) {
+    x.resize(std::min<int64_t>(count - begin, 1 << 20)), y.resize(x.size());
+    folder.read(a, begin, x), folder.read(b, begin, y);
+    if (x != y) return false;
+  }
+  return true;
+}
+
+// Values that an older file may carry and the model does not need.
+bool is_redundant(const TensorFolder& folder, const std::string& name) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  const auto embedding = folder.find("model.embed_tokens.weight");
+  return name == "lm_head.weight" && embedding && same_values(folder, *folder.find(name), *embedding);
+}
+
+void check_tensors(const TensorFolder& folder, const Shapes& own) {
+  std::vector<std::string> missing, unused, misshapen;
+  std::set<std::string> used;
+  for (const auto& name : all_tensors(own)) {
+    const auto place = folder.find(name);
+    if (!place) {
+      missing.push_back(name);
+      continue;
+    }
+    used.insert(place->stored_name);
+    const auto expected = own.find(name);
+    if (expected != own.end() && place->found_shape != expected->second) {
+      misshapen.push_back(fmt::format("{} is [{}], not [{}]", name, fmt::join(place->found_shape, ", "),
+                                      fmt::join(expected->second, ", ")));
+    }
+  }
+  for (const auto& name : folder.names()) {
+    if (!used.contains(name) && !is_redundant(folder, name)) unused.push_back(name);
+  }
+  std::string faults;
+  if (!missing.empty()) faults += fmt::format("\n  {} missing: {}", missing.size(), listed(missing));
+  if (!misshapen.empty())
+    faults += fmt::format("\n  {} of another shape: {}", misshapen.size(), listed(misshapen));
+  if (!unused.empty()) faults += fmt::format("\n  {} without a use: {}", unused.size(), listed(unused));
+  STEPPE_CHECK_VALUE(faults.empty(), "[checkpoint] {} does not fit the model:{}", folder.path(), faults);
+}
+
+}  // namespace
+
+void load_hugging_face_weights(model::ModelWeights& weights, const std::string& folder_or_file) {
+  const TensorFolder folder(folder_or_file);
+  check_tensors(folder, own_tensors(weights));
+  const auto source = [&](const model::LogicalSlice& slice, int64_t begin, std::span<float> out) {
+    folder.read(*folder.find(slice.tensor), begin, out);
+  };
+  for (auto& unit : weights.units()) model::fill_unit(unit, source);
+}
+
+std::vector<float> read_logical(const model::WeightUnit& unit, std::string_view tensor, UnitPart part) {
+  STEPPE_CHECK_VALUE(unit.replicas().size() == 1, "[checkpoint] unit {} is spread over {} ranks", unit.name(),
+                     unit.replicas().size());
+  const auto slice = std::ranges::find(unit.slices(), tensor, &model::LogicalSlice::tensor);
+  STEPPE_CHECK_VALUE(slice != unit.slices().end(), "[checkpoint] unit {} has no tensor {}", unit.name(),
+                     tensor);
+  int64_t numel = 1;
+  for (const int64_t size : slice->shape) numel *= size;
+  STEPPE_CHECK_VALUE(slice->count == numel, "[checkpoint] unit {} holds {} of the {} elements of {}",
+                     unit.name(), slice->count, numel, tensor);
+  const auto& flat = part == UnitPart::kMaster ? unit.shard().master : unit.grad();
+  const auto values = flat.narrow(0, slice->unit_begin, slice->count).cpu();
+  const auto* begin = values.const_data_ptr<float>();
+  return {begin, begin + values.numel()};
+}
+
+}  // namespace steppe::checkpoint
