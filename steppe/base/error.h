@@ -5,10 +5,10 @@
 // Messages begin with the place in brackets: "[moe_dispatch] expert_Nk.size(0) must be N=4096, got 4095".
 #pragma once
 
+#include <fmt/format.h>
+
 #include <stdexcept>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace steppe {
 
@@ -27,20 +27,20 @@ struct InternalError : std::logic_error {
 }  // namespace steppe
 
 // Each takes a condition, then a fmt format string and its arguments, evaluated only on failure.
-#define STEPPE_CHECK_VALUE(condition, ...) \
-  do {                                     \
-    if (!(condition)) [[unlikely]]         \
+#define STEPPE_CHECK_VALUE(condition, ...)                    \
+  do {                                                        \
+    if (!(condition)) [[unlikely]]                            \
       throw ::steppe::ValueError(::fmt::format(__VA_ARGS__)); \
   } while (false)
 
-#define STEPPE_CHECK(condition, ...)       \
-  do {                                     \
-    if (!(condition)) [[unlikely]]         \
+#define STEPPE_CHECK(condition, ...)                              \
+  do {                                                            \
+    if (!(condition)) [[unlikely]]                                \
       throw ::steppe::RuntimeFailure(::fmt::format(__VA_ARGS__)); \
   } while (false)
 
-#define STEPPE_ASSERT(condition, ...)      \
-  do {                                     \
-    if (!(condition)) [[unlikely]]         \
+#define STEPPE_ASSERT(condition, ...)                            \
+  do {                                                           \
+    if (!(condition)) [[unlikely]]                               \
       throw ::steppe::InternalError(::fmt::format(__VA_ARGS__)); \
   } while (false)

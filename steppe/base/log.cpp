@@ -77,7 +77,8 @@ Log::Log(const LogOptions& options) {
   // Not registered with spdlog: ranks that are threads of one process each have their own.
   logger_ = make_logger(sinks, options.level);
   const bool has_file = options.level != LogLevel::kOff && !options.folder.empty();
-  file_logger_ = make_logger(has_file ? std::vector{sinks.back()} : std::vector<spdlog::sink_ptr>{}, options.level);
+  file_logger_ =
+      make_logger(has_file ? std::vector{sinks.back()} : std::vector<spdlog::sink_ptr>{}, options.level);
 }
 
 bool Log::enabled(LogLevel level) const {

@@ -1,13 +1,13 @@
 #include "steppe/comm/collectives.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <memory>
 #include <numeric>
 #include <string_view>
 #include <utility>
-
-#include <fmt/ranges.h>
 
 #include "steppe/base/error.h"
 #include "steppe/comm/sum_in_order.h"

@@ -10,7 +10,9 @@ namespace {
 
 using memory::Category;
 
-ops::RouterConfig router_config(const ModelConfig& c) { return {c.num_experts, c.num_experts_per_tok, c.norm_topk_prob}; }
+ops::RouterConfig router_config(const ModelConfig& c) {
+  return {c.num_experts, c.num_experts_per_tok, c.norm_topk_prob};
+}
 
 // The decision of the first forward: ids, weights and everyone's counts.
 ops::PinnedRouting route(const LayerCall& call, const at::Tensor& scores_nE) {
@@ -36,15 +38,18 @@ void normalize_mid(const LayerCall& call, FeedForwardSaved& saved) {
                             call.context.config.rms_norm_eps);
 }
 
-bool is_dense(const LayerCall& call) { return call.context.config.is_dense_layer(call.layer); }
+bool is_dense(const LayerCall& call) {
+  return call.context.config.is_dense_layer(call.layer);
+}
 
 // out += feed-forward or experts of the normalized h_mid.
-void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerState& state, FeedForwardSaved& saved,
-                      bool keep_all) {
+void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerState& state,
+                      FeedForwardSaved& saved, bool keep_all) {
   const auto& ops = call.context.ops;
   const auto& w = call.weights;
   if (is_dense(call)) {
-    ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.feed_forward, keep_all ? &saved.gate_up : nullptr);
+    ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.feed_forward,
+                              keep_all ? &saved.gate_up : nullptr);
     return;
   }
   saved.scores_nE = ops::router_scores(ops, saved.x_nH, w.dense.router_EH);
@@ -70,23 +75,31 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
   }
   if (is_dense(call)) {
     kernels::fill_zero(dx);
-    ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.feed_forward, g.feed_forward, saved.gate_up});
+    ops::feed_forward_backward(ops,
+                               {dx, dh_nH, saved.x_nH, w.dense.feed_forward, g.feed_forward, saved.gate_up});
   } else {
     const memory::Scope scope(Category::kRouting);
     const auto config = router_config(call.context.config);
     const auto dweights = ops.empty(state.routing->weights_Nk.sizes(), at::kFloat);
     ops::ep_backward(ops, *call.context.groups.expert, {dx, dweights, grads.experts}, dh_nH, saved.x_nH,
-                     *state.routing, w.experts, call.context.dispatch, saved.dispatch ? &*saved.dispatch : nullptr);
+                     *state.routing, w.experts, call.context.dispatch,
+                     saved.dispatch ? &*saved.dispatch : nullptr);
     if (w.dense.shared_expert.down_HI.defined()) {
-      ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert,
-                                       saved.shared_gate_up});
+      ops::feed_forward_backward(
+          ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert, saved.shared_gate_up});
     }
-    ops::router_backward(ops, config, {dx, g.router_EH, dweights, state.routing->weights_Nk, saved.scores_nE,
-                                       state.routing->ids_Nk, saved.x_nH, w.dense.router_EH});
+    ops::router_backward(ops, config,
+                         {dx, g.router_EH, dweights, state.routing->weights_Nk, saved.scores_nE,
+                          state.routing->ids_Nk, saved.x_nH, w.dense.router_EH});
   }
   saved.x_nH.reset(), saved.scores_nE.reset();
-  kernels::rms_norm_backward({.dx = dh_nH, .grad_weight = g.post_norm_H, .dy = dx, .x = saved.h_mid_nH,
-                              .weight = w.dense.post_norm_H, .inv_rms = saved.inv_rms_n, .add_to_dx = true});
+  kernels::rms_norm_backward({.dx = dh_nH,
+                              .grad_weight = g.post_norm_H,
+                              .dy = dx,
+                              .x = saved.h_mid_nH,
+                              .weight = w.dense.post_norm_H,
+                              .inv_rms = saved.inv_rms_n,
+                              .add_to_dx = true});
   saved = {};
   state.routing.reset();
 }
@@ -116,8 +129,8 @@ at::Tensor layer_forward(const LayerCall& call, const at::Tensor& h_nH, LayerSta
   return out;
 }
 
-void layer_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& h_nH, const at::Tensor& dh_nH,
-                    LayerState& state) {
+void layer_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& h_nH,
+                    const at::Tensor& dh_nH, LayerState& state) {
   const auto& ops = call.context.ops;
   AttentionSaved attention;
   FeedForwardSaved feed_forward;

@@ -1,8 +1,9 @@
 // One decoder layer, forward and backward by hand:
-//   h_mid = h + o(attention(rotary(norm(q)), …)),   out = h_mid + moe(norm(h_mid))   (or a dense feed-forward)
-// The forward keeps nothing but the pinned routing, unless asked to keep everything. The backward recomputes the
-// layer up to the input of its experts, and lets the dispatch operator recompute those: the MoE forward never runs
-// twice.
+//   h_mid = h + o(attention(rotary(norm(q)), …)),   out = h_mid + moe(norm(h_mid))   (or a dense
+//   feed-forward)
+// The forward keeps nothing but the pinned routing, unless asked to keep everything. The backward recomputes
+// the layer up to the input of its experts, and lets the dispatch operator recompute those: the MoE forward
+// never runs twice.
 #pragma once
 
 #include <cstdint>
@@ -48,16 +49,16 @@ struct AttentionSaved {
 struct FeedForwardSaved {
   at::Tensor h_mid_nH, x_nH, inv_rms_n;
   at::Tensor scores_nE;
-  at::Tensor gate_up;                  // dense feed-forward
-  at::Tensor shared_gate_up;           // shared expert
+  at::Tensor gate_up;         // dense feed-forward
+  at::Tensor shared_gate_up;  // shared expert
   std::optional<ops::DispatchSaved> dispatch;
 };
 
 // A layer's state in one micro-batch, from its forward to its backward.
 struct LayerState {
   std::optional<ops::PinnedRouting> routing;
-  std::optional<AttentionSaved> attention;        // when everything is kept
-  std::optional<FeedForwardSaved> feed_forward;   // when everything is kept
+  std::optional<AttentionSaved> attention;       // when everything is kept
+  std::optional<FeedForwardSaved> feed_forward;  // when everything is kept
 };
 
 struct LayerWeights {
@@ -77,13 +78,14 @@ struct LayerCall {
   at::Tensor expert_bias_E;  // may be undefined
 };
 
-// Returns the layer's output [n, H], allocated in `output_category`. `keep_all`: keep what the backward reads.
+// Returns the layer's output [n, H], allocated in `output_category`. `keep_all`: keep what the backward
+// reads.
 at::Tensor layer_forward(const LayerCall& call, const at::Tensor& h_nH, LayerState& state, bool keep_all,
                          memory::Category output_category);
 
 // dh [n, H]: the gradient of the output on entry, of the input h on return. Consumes `state`.
-void layer_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& h_nH, const at::Tensor& dh_nH,
-                    LayerState& state);
+void layer_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& h_nH,
+                    const at::Tensor& dh_nH, LayerState& state);
 
 // The halves, for the layer and for tests.
 at::Tensor attention_forward(const LayerCall& call, const at::Tensor& h_nH, AttentionSaved& saved);

@@ -1,10 +1,10 @@
 #include "steppe/model/initialize.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <cmath>
 #include <numbers>
 #include <vector>
-
-#include <ATen/ops/from_blob.h>
 
 namespace steppe::model {
 namespace {
@@ -25,7 +25,8 @@ uint64_t key_of(const std::string& name, uint64_t seed) {
 
 // Box-Muller on two uniforms of one 64-bit draw.
 float normal(uint64_t draw) {
-  const double u = (static_cast<double>(draw >> 32) + 1) / 4294967297.0, angle = static_cast<double>(draw & 0xffffffffU) / 4294967296.0;
+  const double u = (static_cast<double>(draw >> 32) + 1) / 4294967297.0,
+               angle = static_cast<double>(draw & 0xffffffffU) / 4294967296.0;
   return static_cast<float>(std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * angle));
 }
 
@@ -34,7 +35,8 @@ void fill_range(const WeightUnit& unit, const SliceSource& source, int64_t begin
   const int64_t end = begin + out.numel();
   std::vector<float> values;
   for (const auto& slice : unit.slices()) {
-    const int64_t from = std::max(begin, slice.unit_begin), to = std::min(end, slice.unit_begin + slice.count);
+    const int64_t from = std::max(begin, slice.unit_begin),
+                  to = std::min(end, slice.unit_begin + slice.count);
     if (from >= to) continue;
     values.resize(to - from);
     source(slice, slice.tensor_begin + from - slice.unit_begin, values);
@@ -48,7 +50,8 @@ void fill_unit(WeightUnit& unit, const SliceSource& source) {
   if (unit.working().is_meta()) return;
   const int64_t working_begin = unit.working_is_whole() ? 0 : unit.shard_begin();
   fill_range(unit, source, working_begin, unit.working());
-  if (unit.working().scalar_type() != at::kFloat) fill_range(unit, source, unit.shard_begin(), unit.shard().master);
+  if (unit.working().scalar_type() != at::kFloat)
+    fill_range(unit, source, unit.shard_begin(), unit.shard().master);
 }
 
 void initialize_unit(WeightUnit& unit, uint64_t seed) {

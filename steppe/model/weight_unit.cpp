@@ -10,7 +10,9 @@ namespace {
 
 constexpr int64_t kAlignment = 16;  // elements: 64 bytes of fp32
 
-int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t rounded_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 at::Tensor zeros(const ops::OpContext& context, int64_t numel, at::ScalarType type) {
   const auto x = context.empty({numel}, type);
@@ -67,7 +69,8 @@ void WeightUnit::allocate(const ops::OpContext& context) {
 }
 
 void WeightUnit::refresh_working() {
-  if (working_is_whole() && replicas_->size() > 1) comm::all_gather(*replicas_, working_, shard_.working).wait();
+  if (working_is_whole() && replicas_->size() > 1)
+    comm::all_gather(*replicas_, working_, shard_.working).wait();
 }
 
 GatheredUnit::GatheredUnit(const ops::OpContext& context, WeightUnit& unit) {

@@ -1,11 +1,11 @@
-// A weight unit: parameters that are gathered, reduced and updated together, flat in one buffer. The ranks that
-// hold the same unit are its replicas; masters, moments and the reduced gradient are sharded over them.
+// A weight unit: parameters that are gathered, reduced and updated together, flat in one buffer. The ranks
+// that hold the same unit are its replicas; masters, moments and the reduced gradient are sharded over them.
 //
-//   sharded     working weights are sharded too (ZeRO-3): gathered before use. Dense weights, replicas = all W.
-//   replicated  every replica holds the whole working unit: experts (W/E_p), vocabulary shards (W/P).
+//   sharded     working weights are sharded too (ZeRO-3): gathered before use. Dense weights, replicas = all
+//   W. replicated  every replica holds the whole working unit: experts (W/E_p), vocabulary shards (W/P).
 //
-// Elements [r·n, (r+1)·n) of the padded buffer belong to replica r. In fp32 the working weights double as masters:
-// the master is a view of them. The unit's bytes: see docs/architecture.md.
+// Elements [r·n, (r+1)·n) of the padded buffer belong to replica r. In fp32 the working weights double as
+// masters: the master is a view of them. The unit's bytes: see docs/architecture.md.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "steppe/comm/communicator.h"
-#include "steppe/optim/adamw.h"
 #include "steppe/ops/context.h"
+#include "steppe/optim/adamw.h"
 
 namespace steppe::model {
 
@@ -24,9 +24,9 @@ struct LogicalSlice {
   std::vector<int64_t> shape;  // of the whole tensor
   int64_t tensor_begin = 0;    // first element within it, row-major
   int64_t count = 0;
-  int64_t unit_begin = 0;      // first element within the unit
-  bool decay = true;           // matrices decay, vectors do not
-  double init_std = 0.02;      // normal; negative: ones
+  int64_t unit_begin = 0;  // first element within the unit
+  bool decay = true;       // matrices decay, vectors do not
+  double init_std = 0.02;  // normal; negative: ones
 };
 
 enum class UnitKind { kSharded, kReplicated };
@@ -45,7 +45,7 @@ class WeightUnit {
   UnitKind kind() const { return kind_; }
   const std::vector<LogicalSlice>& slices() const { return slices_; }
   comm::Communicator& replicas() const { return *replicas_; }
-  int64_t numel() const { return numel_; }              // padded
+  int64_t numel() const { return numel_; }  // padded
   int64_t shard_numel() const { return numel_ / replicas_->size(); }
   int64_t shard_begin() const { return replicas_->rank() * shard_numel(); }
 

@@ -18,8 +18,10 @@ LogicalSlice whole(std::string tensor, std::vector<int64_t> shape, double std) {
 }
 
 // Rows [interval) of a matrix of `rows` rows.
-LogicalSlice rows_of(std::string tensor, int64_t rows, int64_t columns, layout::Interval interval, double std) {
-  return {std::move(tensor), {rows, columns}, interval.begin * columns, interval.size() * columns, 0, true, std};
+LogicalSlice rows_of(std::string tensor, int64_t rows, int64_t columns, layout::Interval interval,
+                     double std) {
+  return {
+      std::move(tensor), {rows, columns}, interval.begin * columns, interval.size() * columns, 0, true, std};
 }
 
 const LogicalSlice* find_slice(const WeightUnit& unit, std::string_view ending) {
@@ -36,14 +38,16 @@ at::Tensor view_of(const WeightUnit& unit, const at::Tensor& flat, std::string_v
 }
 
 // gate and up lie one behind the other.
-ops::FeedForwardWeights feed_forward_views(const WeightUnit& unit, const at::Tensor& flat, const std::string& prefix) {
+ops::FeedForwardWeights feed_forward_views(const WeightUnit& unit, const at::Tensor& flat,
+                                           const std::string& prefix) {
   const auto* gate = find_slice(unit, prefix + ".gate_proj.weight");
   if (gate == nullptr) return {};
   return {flat.narrow(0, gate->unit_begin, 2 * gate->count).view({2 * gate->shape[0], gate->shape[1]}),
           view_of(unit, flat, prefix + ".down_proj.weight")};
 }
 
-void add_feed_forward(WeightUnit& unit, const std::string& prefix, int64_t hidden, int64_t intermediate, double std) {
+void add_feed_forward(WeightUnit& unit, const std::string& prefix, int64_t hidden, int64_t intermediate,
+                      double std) {
   unit.add(whole(prefix + ".gate_proj.weight", {intermediate, hidden}, std), /*aligned=*/true);
   unit.add(whole(prefix + ".up_proj.weight", {intermediate, hidden}, std), /*aligned=*/false);
   unit.add(whole(prefix + ".down_proj.weight", {hidden, intermediate}, std), /*aligned=*/true);
@@ -55,8 +59,10 @@ ModelWeights::ModelWeights(const ModelConfig& config, const layout::RankLayout& 
                            const ops::OpContext& context)
     : config_(config) {
   using layout::Axis;
-  local_experts_ = layout::even_part(config.num_experts, layout.degree(Axis::kExpert), layout.index_in_group(Axis::kExpert));
-  vocab_ = layout::even_part(config.vocab_size, layout.degree(Axis::kVocab), layout.index_in_group(Axis::kVocab));
+  local_experts_ = layout::even_part(config.num_experts, layout.degree(Axis::kExpert),
+                                     layout.index_in_group(Axis::kExpert));
+  vocab_ =
+      layout::even_part(config.vocab_size, layout.degree(Axis::kVocab), layout.index_in_group(Axis::kVocab));
   const double std = config.initializer_range;
   const auto add_table = [&](const char* unit, const char* tensor) {
     units_.emplace_back(unit, UnitKind::kReplicated, *groups.vocab_replicas);
@@ -88,7 +94,8 @@ ModelWeights::ModelWeights(const ModelConfig& config, const layout::RankLayout& 
 
 void ModelWeights::lay_out_dense(int64_t layer, comm::Groups& groups) {
   const auto& c = config_;
-  const int64_t hidden = c.hidden_size, q = c.num_attention_heads * c.head_dim, kv = c.num_key_value_heads * c.head_dim;
+  const int64_t hidden = c.hidden_size, q = c.num_attention_heads * c.head_dim,
+                kv = c.num_key_value_heads * c.head_dim;
   const double std = c.initializer_range;
   const auto prefix = fmt::format("model.layers.{}", layer);
   dense_.push_back(units_.size());
@@ -124,7 +131,8 @@ void ModelWeights::lay_out_experts(int64_t layer, comm::Groups& groups) {
   units_.emplace_back(fmt::format("layer {} experts", layer), UnitKind::kReplicated, *groups.expert_replicas);
   auto& unit = units_.back();
   const auto add = [&](int64_t expert, const char* name, std::vector<int64_t> shape, bool aligned) {
-    unit.add(whole(fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, name), std::move(shape), std),
+    unit.add(whole(fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, name),
+                   std::move(shape), std),
              aligned);
   };
   // [E_l, 2I, H], then [E_l, H, I].

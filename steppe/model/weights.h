@@ -14,7 +14,8 @@
 
 namespace steppe::model {
 
-// Views into one layer's dense unit: working weights, or their fp32 gradients. Undefined where the layer has none.
+// Views into one layer's dense unit: working weights, or their fp32 gradients. Undefined where the layer has
+// none.
 struct DenseViews {
   at::Tensor input_norm_H, q_H, k_H, v_H, q_norm, k_norm, o_H;  // q, k, v [heads·d, H], o [H, heads·d]
   at::Tensor post_norm_H, router_EH;
@@ -27,8 +28,8 @@ class ModelWeights {
   ModelWeights(const ModelConfig& config, const layout::RankLayout& layout, comm::Groups& groups,
                const ops::OpContext& context);
 
-  // Normal(0, initializer_range) for matrices, ones for norms; a value depends on the seed, the tensor's name and the
-  // element only, so every layout starts from the same weights.
+  // Normal(0, initializer_range) for matrices, ones for norms; a value depends on the seed, the tensor's name
+  // and the element only, so every layout starts from the same weights.
   void initialize(uint64_t seed);
 
   WeightUnit& dense(int64_t layer) { return units_[dense_[layer]]; }

@@ -1,11 +1,11 @@
-// The inputs of a micro-batch's layers, from their forward to their recomputation. This store keeps all of them on
-// the device; one that moves them to the host has the same calls at the same points of the program.
+// The inputs of a micro-batch's layers, from their forward to their recomputation. This store keeps all of
+// them on the device; one that moves them to the host has the same calls at the same points of the program.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 namespace steppe::offload {
 

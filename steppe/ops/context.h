@@ -1,10 +1,10 @@
 // What every operator is handed: where tensors live, the working precision, and the counters it feeds.
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+
+#include <cstdint>
 
 #include "steppe/base/counters.h"
 

@@ -1,11 +1,11 @@
 // Host vectors onto the device. On `meta` only the shape.
 #pragma once
 
+#include <ATen/ops/from_blob.h>
+
 #include <cstdint>
 #include <cstring>
 #include <span>
-
-#include <ATen/ops/from_blob.h>
 
 #include "steppe/ops/context.h"
 

@@ -24,8 +24,8 @@ void product_add(const OpContext& context, FlopKind kind, const at::Tensor& out,
   kernels::matmul_add(out, a, b);
 }
 
-void product_accumulate(const OpContext& context, FlopKind kind, const at::Tensor& accumulator, const at::Tensor& a,
-                        const at::Tensor& b) {
+void product_accumulate(const OpContext& context, FlopKind kind, const at::Tensor& accumulator,
+                        const at::Tensor& a, const at::Tensor& b) {
   count(context, kind, a, b);
   at::Tensor scratch;
   if (a.scalar_type() != at::kFloat) {

@@ -2,11 +2,11 @@
 // Bits do not depend on how parameters are cut into shards: see kernels/adamw.h for the written update.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 namespace steppe::optim {
 
@@ -23,9 +23,9 @@ struct Segment {
 
 // What a rank owns of one weight unit: n contiguous elements. All tensors are 1-D.
 struct ParameterShard {
-  at::Tensor master, m, v;  // fp32 [n]
-  at::Tensor grad;          // fp32 [n], summed over everything
-  at::Tensor working;       // [n] in the working dtype; the master itself in fp32 runs
+  at::Tensor master, m, v;        // fp32 [n]
+  at::Tensor grad;                // fp32 [n], summed over everything
+  at::Tensor working;             // [n] in the working dtype; the master itself in fp32 runs
   std::vector<Segment> segments;  // cover [0, n), ascending
 };
 
@@ -35,7 +35,8 @@ struct AdamWUpdate {
   int64_t step = 1;       // 1 for the first
 };
 
-void adamw_step(const AdamWConfig& config, const AdamWUpdate& update, std::span<const ParameterShard* const> shards);
+void adamw_step(const AdamWConfig& config, const AdamWUpdate& update,
+                std::span<const ParameterShard* const> shards);
 
 // What gradients are multiplied by so that their global norm is at most max_norm (≤ 0: no clipping).
 double clip_scale(double norm, double max_norm);

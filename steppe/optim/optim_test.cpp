@@ -10,12 +10,14 @@ namespace {
 
 TEST(Schedule, WarmsUpToThePeakAndReachesTheFloor) {
   for (const auto kind : {ScheduleKind::kLinear, ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay}) {
-    const ScheduleConfig config{.kind = kind, .lr = 2.0, .min_lr_ratio = 0.1, .total_steps = 100, .warmup_steps = 9};
+    const ScheduleConfig config{
+        .kind = kind, .lr = 2.0, .min_lr_ratio = 0.1, .total_steps = 100, .warmup_steps = 9};
     EXPECT_DOUBLE_EQ(learning_rate(config, 0), 0.2);
     EXPECT_DOUBLE_EQ(learning_rate(config, 9), 2.0);
     EXPECT_NEAR(learning_rate(config, 100), 0.2, 1e-12);
     EXPECT_NEAR(learning_rate(config, 1000), 0.2, 1e-12);
-    for (int64_t step = 9; step < 100; ++step) EXPECT_GE(learning_rate(config, step), learning_rate(config, step + 1));
+    for (int64_t step = 9; step < 100; ++step)
+      EXPECT_GE(learning_rate(config, step), learning_rate(config, step + 1));
   }
 }
 

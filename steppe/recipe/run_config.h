@@ -84,8 +84,8 @@ struct DispatchSection {
 struct LossSection {
   std::string kind = "auto";  // "tiled", "ring", "vocab_parallel", "full"; auto: tiled or ring, by a rule
   std::optional<std::int64_t> tile_tokens;  // rows of a rank in a tile; none: from a byte budget
-  std::string circulate = "auto";  // what goes round in "ring": "activations", "weights"; auto: the smaller
-  std::int64_t ignore_index = -100;     // a target that does not count
+  std::string circulate = "auto";    // what goes round in "ring": "activations", "weights"; auto: the smaller
+  std::int64_t ignore_index = -100;  // a target that does not count
   bool operator==(const LossSection&) const = default;
 };
 

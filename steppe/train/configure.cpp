@@ -34,7 +34,8 @@ StepConfig step_config(const recipe::RunConfig& run) {
   StepConfig step;
   step.recompute = run.activation_checkpoint.mode == "none" ? Recompute::kNone : Recompute::kFull;
   step.loss = vocab_loss_options(run.loss);
-  step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps, run.optimizer.weight_decay};
+  step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps,
+                run.optimizer.weight_decay};
   step.max_grad_norm = run.optimizer.max_grad_norm;
   step.bias_update_rate = run.router.load_balancing == "expert_bias" ? run.router.bias_update_rate : 0;
   step.skip_nonfinite = run.training.on_nonfinite == "skip";
@@ -71,7 +72,8 @@ data::DataConfig data_config(const recipe::RunConfig& run) {
   for (const auto& source : run.data.train) {
     config.train.push_back({prefix(source.path, source.name), source.name, source.weight});
   }
-  for (const auto& set : run.validation.sets) config.validation.push_back({prefix(set.path, set.name), set.name, 1});
+  for (const auto& set : run.validation.sets)
+    config.validation.push_back({prefix(set.path, set.name), set.name, 1});
   config.seq_length = run.training.seq_length;
   config.packing = run.data.packing;
   config.document_mask = run.data.document_mask;
@@ -87,9 +89,8 @@ data::BatchShape batch_shape(const recipe::RunConfig& run, const layout::LayoutC
   data::BatchShape shape;
   shape.micro_batch_size = run.training.micro_batch_size;
   shape.num_groups = layout.world_size / layout.ulysses_degree;
-  shape.global_batch_size =
-      run.training.global_batch_size.value_or(run.training.gradient_accumulation_steps.value_or(1) *
-                                              shape.micro_batch_size * shape.num_groups);
+  shape.global_batch_size = run.training.global_batch_size.value_or(
+      run.training.gradient_accumulation_steps.value_or(1) * shape.micro_batch_size * shape.num_groups);
   return shape;
 }
 

@@ -18,8 +18,8 @@ StepConfig step_config(const recipe::RunConfig& run);
 optim::ScheduleConfig schedule_config(const recipe::RunConfig& run);
 at::ScalarType compute_dtype(const recipe::RunConfig& run);
 
-// Prefixes of prepared files: data.prepared/NAME, or the paths themselves. Throws ValueError when the run has no
-// training data.
+// Prefixes of prepared files: data.prepared/NAME, or the paths themselves. Throws ValueError when the run has
+// no training data.
 data::DataConfig data_config(const recipe::RunConfig& run);
 // global_batch_size, or gradient_accumulation_steps micro-batches of every group.
 data::BatchShape batch_shape(const recipe::RunConfig& run, const layout::LayoutConfig& layout);

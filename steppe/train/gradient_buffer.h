@@ -1,6 +1,7 @@
-// Where a sharded unit's gradients accumulate during one layer's backward. With one replica that is the unit's own
-// accumulator; otherwise a full-size fp32 buffer (category `grads`), which is then reduce-scattered: in fp32, or in
-// bf16 on the wire when the working precision is bf16, always summed in fp32 and rank order into the accumulator.
+// Where a sharded unit's gradients accumulate during one layer's backward. With one replica that is the
+// unit's own accumulator; otherwise a full-size fp32 buffer (category `grads`), which is then
+// reduce-scattered: in fp32, or in bf16 on the wire when the working precision is bf16, always summed in fp32
+// and rank order into the accumulator.
 #pragma once
 
 #include "steppe/comm/communicator.h"

@@ -1,5 +1,5 @@
-// Where the figures of a run go: the status line, metrics.jsonl, TensorBoard, and the table of the peak at the end.
-// Made on every rank; only rank 0 writes.
+// Where the figures of a run go: the status line, metrics.jsonl, TensorBoard, and the table of the peak at
+// the end. Made on every rank; only rank 0 writes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class Reporter {
  public:
   Reporter(const recipe::RunConfig& run, const Log& log, bool reports, bool color);
 
-  // Every step; shown and written each logging.interval steps, at the last one, and where there are validation results.
+  // Every step; shown and written each logging.interval steps, at the last one, and where there are
+  // validation results.
   void step(const metrics::StepMetrics& metrics);
   // Ends the status line and prints the table of the highest peak.
   void finish();

@@ -1,9 +1,9 @@
-// One optimizer step, as a page of explicit code: the layers forward, then backward, by hand. What is alive is what
-// the code on the page holds. The same code trains, evaluates, and (on `meta`, over shape-only groups, with a given
-// routing) predicts its own memory.
+// One optimizer step, as a page of explicit code: the layers forward, then backward, by hand. What is alive
+// is what the code on the page holds. The same code trains, evaluates, and (on `meta`, over shape-only
+// groups, with a given routing) predicts its own memory.
 //
-// Collective over all ranks; one thread issues everything. Host syncs: one exchange of sizes per step, one of routing
-// counts per MoE layer and micro-batch, one of results at the end.
+// Collective over all ranks; one thread issues everything. Host syncs: one exchange of sizes per step, one of
+// routing counts per MoE layer and micro-batch, one of results at the end.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,17 @@ struct StepConfig {
   ops::VocabLossOptions loss;
   ops::DispatchOptions dispatch;
   optim::AdamWConfig adamw;
-  double max_grad_norm = 1.0;    // ≤ 0: no clipping
-  double bias_update_rate = 0;   // > 0: auxiliary-loss-free balancing (Wang et al. 2024)
-  bool skip_nonfinite = false;   // leave the weights alone when loss or gradient norm is not finite
+  double max_grad_norm = 1.0;   // ≤ 0: no clipping
+  double bias_update_rate = 0;  // > 0: auxiliary-loss-free balancing (Wang et al. 2024)
+  bool skip_nonfinite = false;  // leave the weights alone when loss or gradient norm is not finite
 };
 
 struct StepResult {
   double loss = 0;       // mean over the global batch's target tokens
   double grad_norm = 0;  // before clipping
   int64_t num_tokens = 0, num_targets = 0;
-  bool applied = true;   // false: not finite, weights untouched
-  std::string nonfinite; // where it was first seen: layer or weights, and rank
+  bool applied = true;                            // false: not finite, weights untouched
+  std::string nonfinite;                          // where it was first seen: layer or weights, and rank
   std::vector<std::vector<int64_t>> expert_load;  // [layer][expert] over all ranks; empty for dense layers
 };
 
@@ -57,7 +57,8 @@ class Step {
  public:
   // Everything given must outlive the step. `routing` decides who goes where.
   Step(const StepConfig& config, const model::ModelConfig& model, const layout::RankLayout& layout,
-       comm::Groups& groups, const ops::OpContext& context, model::ModelWeights& weights, ops::RoutingSource& routing);
+       comm::Groups& groups, const ops::OpContext& context, model::ModelWeights& weights,
+       ops::RoutingSource& routing);
 
   // Gradients of the batch into the units' accumulators, summed over everything; the first half of train().
   StepResult accumulate(std::span<const data::Microbatch> micro_batches);
@@ -71,9 +72,9 @@ class Step {
   struct MicrobatchState;
   // Device accumulators of a step, read once at its end.
   struct Accumulators {
-    at::Tensor loss_1;             // fp64
-    at::Tensor square_sum_1;       // fp64
-    at::Tensor nonfinite_layers;   // int64, one per layer and one for the head
+    at::Tensor loss_1;            // fp64
+    at::Tensor square_sum_1;      // fp64
+    at::Tensor nonfinite_layers;  // int64, one per layer and one for the head
   };
 
   Accumulators make_accumulators() const;

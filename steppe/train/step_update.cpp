@@ -1,7 +1,7 @@
+#include <fmt/format.h>
+
 #include <bit>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "steppe/base/error.h"
 #include "steppe/kernels/pointwise.h"
@@ -36,8 +36,9 @@ std::string first_nonfinite(const std::vector<std::vector<int64_t>>& counts, int
     for (size_t rank = 0; rank < counts.size(); ++rank) {
       const int64_t count = counts[rank][layer];
       if (count == 0) continue;
-      return layer < num_layers ? fmt::format("layer {} on rank {} ({} values of its output)", layer, rank, count)
-                                : fmt::format("the output head on rank {} ({} values of its gradient)", rank, count);
+      return layer < num_layers
+                 ? fmt::format("layer {} on rank {} ({} values of its output)", layer, rank, count)
+                 : fmt::format("the output head on rank {} ({} values of its gradient)", rank, count);
     }
   }
   return {};
@@ -81,8 +82,8 @@ void Step::collect(const Accumulators& sums, StepResult& result) {
   if (!result.applied && result.nonfinite.empty()) result.nonfinite = first_nonfinite_gradient();
 }
 
-// Looked for only once the norm is known to be bad, which all ranks agree on. Collective over all ranks. A summed
-// gradient is bad wherever its shard lies; an expert's names the ranks that hold the expert.
+// Looked for only once the norm is known to be bad, which all ranks agree on. Collective over all ranks. A
+// summed gradient is bad wherever its shard lies; an expert's names the ranks that hold the expert.
 std::string Step::first_nonfinite_gradient() {
   const memory::Scope scope(Category::kControl);
   std::vector<model::WeightUnit*> in_backward_order = {&weights_.head(), &weights_.final_norm()};
@@ -112,16 +113,18 @@ std::string Step::first_nonfinite_gradient() {
 
 void Step::update(StepResult& result, double lr, int64_t step) {
   if (!result.applied) {
-    STEPPE_CHECK(config_.skip_nonfinite,
-                 "[step] step {}: loss {} or gradient norm {} is not finite; first seen in {}. To skip such steps: "
-                 "training.on_nonfinite = \"skip\"",
-                 step, result.loss, result.grad_norm, result.nonfinite);
+    STEPPE_CHECK(
+        config_.skip_nonfinite,
+        "[step] step {}: loss {} or gradient norm {} is not finite; first seen in {}. To skip such steps: "
+        "training.on_nonfinite = \"skip\"",
+        step, result.loss, result.grad_norm, result.nonfinite);
     return;
   }
   memory::current_ledger().mark("optimizer");
   std::vector<const optim::ParameterShard*> shards;
   for (auto& unit : weights_.units()) shards.push_back(&unit.shard());
-  optim::adamw_step(config_.adamw, {lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step}, shards);
+  optim::adamw_step(config_.adamw, {lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step},
+                    shards);
   for (auto& unit : weights_.units()) unit.refresh_working();
   if (config_.bias_update_rate > 0) update_biases(result);
 }

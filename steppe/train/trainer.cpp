@@ -22,14 +22,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 at::Device compute_device(int local_rank) {
   if (!at::globalContext().hasCUDA()) return at::kCPU;
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
 }
 
-std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run, const model::ModelConfig& model) {
+std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run,
+                                                   const model::ModelConfig& model) {
   if (!run.router.force_load_balancing) return std::make_unique<ops::TopKRouting>();
   return std::make_unique<ops::GivenRouting>(
       ops::balanced_routing({model.num_experts, model.num_experts_per_tok, model.norm_topk_prob}));
@@ -80,7 +83,8 @@ struct Trainer::State {
              model.vocab_size),
         context{compute_device(process.local_rank), compute_dtype(run), &counters},
         groups((device_guard.reset_device(context.device),
-                comm::make_groups(layout, process.store, milliseconds(run.comm.timeout), context.device.is_cuda()))),
+                comm::make_groups(layout, process.store, milliseconds(run.comm.timeout),
+                                  context.device.is_cuda()))),
         weights(model, layout, groups, context),
         routing(routing_source(run, model)),
         step(train::step_config(run), model, layout, groups, context, weights, *routing),
@@ -97,11 +101,14 @@ struct Trainer::State {
 void Trainer::State::announce() const {
   const auto batch = batch_shape(run, layout_config);
   log.info("{}: {} parameters ({} active), {} layers, {} experts, top {}", run.run.name,
-           count_text(model.num_parameters()), count_text(model.num_active_parameters()), model.num_hidden_layers, model.num_experts, model.num_experts_per_tok);
-  log.info("{} {} on {}: ulysses {}, expert {}, vocab {}; {} sequences of {} tokens a step, {} micro-batches; {}",
-           process.world_size, process.world_size == 1 ? "rank" : "ranks", context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
-           layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size, run.training.seq_length,
-           data.num_micro_batches(), run.model.compute_dtype);
+           count_text(model.num_parameters()), count_text(model.num_active_parameters()),
+           model.num_hidden_layers, model.num_experts, model.num_experts_per_tok);
+  log.info(
+      "{} {} on {}: ulysses {}, expert {}, vocab {}; {} sequences of {} tokens a step, {} micro-batches; {}",
+      process.world_size, process.world_size == 1 ? "rank" : "ranks",
+      context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree, layout_config.expert_degree,
+      layout_config.vocab_degree, batch.global_batch_size, run.training.seq_length, data.num_micro_batches(),
+      run.model.compute_dtype);
 }
 
 metrics::StepMetrics Trainer::State::train_step(int64_t number) {
@@ -125,7 +132,8 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   m.data_wait_s = waited;
   m.tokens_per_s = static_cast<double>(result.num_tokens) / m.step_s;
   m.tflops = m.tokens_per_s * model.flops_per_token(run.training.seq_length) / 1e12;
-  m.time_left_s = seconds_since(begin) / static_cast<double>(number) * static_cast<double>(run.training.steps - number);
+  m.time_left_s =
+      seconds_since(begin) / static_cast<double>(number) * static_cast<double>(run.training.steps - number);
   metrics::ExpertLoad load;
   for (const auto& layer : result.expert_load) {
     if (!layer.empty()) load.push_back(layer);
@@ -178,7 +186,8 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
   m.host_bytes = fullest[1];
   for (int c = 0; c < memory::kNumCategories; ++c) {
     if (fullest[2 + c] > 0) {
-      m.peak_by_category[std::string(memory::category_name(static_cast<memory::Category>(c)))] = fullest[2 + c];
+      m.peak_by_category[std::string(memory::category_name(static_cast<memory::Category>(c)))] =
+          fullest[2 + c];
     }
   }
 }

@@ -1,5 +1,6 @@
-// A run from its recipe to its end: data, steps, validation, and the figures of each step. Collective over all ranks.
-// The program hands in what belongs to the process: its rank, the store, the log, and how it is asked to stop.
+// A run from its recipe to its end: data, steps, validation, and the figures of each step. Collective over
+// all ranks. The program hands in what belongs to the process: its rank, the store, the log, and how it is
+// asked to stop.
 #pragma once
 
 #include <chrono>
@@ -7,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "steppe/base/log.h"
@@ -35,8 +35,9 @@ struct Outcome {
 
 class Trainer {
  public:
-  // Checks the whole configuration against the model, the layout and the data before anything is allocated on the
-  // device or sent to another rank; then allocates and initializes the weights. Throws ValueError naming the key.
+  // Checks the whole configuration against the model, the layout and the data before anything is allocated on
+  // the device or sent to another rank; then allocates and initializes the weights. Throws ValueError naming
+  // the key.
   Trainer(const recipe::RunConfig& run, Process process, const Log& log);
   ~Trainer();
 

@@ -63,7 +63,8 @@ data::Sequence small_sequence(const SmallRun& run, int64_t index) {
 }
 
 std::vector<data::Microbatch> small_batch(const SmallRun& run, int64_t step, int64_t group) {
-  const data::BatchPlan plan({run.global_batch_size, run.micro_batch_size, run.layout.world_size / run.layout.ulysses_degree});
+  const data::BatchPlan plan(
+      {run.global_batch_size, run.micro_batch_size, run.layout.world_size / run.layout.ulysses_degree});
   std::vector<data::Microbatch> batch;
   for (const auto& indices : plan.micro_batches(step, group)) {
     data::Microbatch micro_batch;
@@ -98,7 +99,8 @@ std::vector<int64_t> RecordedTopK::choose(const ops::RoutedTokens& tokens, const
   return counts;
 }
 
-Rank::Rank(const SmallRun& given, int rank, comm::Groups given_groups, at::Device device, ops::RoutingSource& routing)
+Rank::Rank(const SmallRun& given, int rank, comm::Groups given_groups, at::Device device,
+           ops::RoutingSource& routing)
     : run(given),
       context{device, given.dtype, &counters},
       layout(given.layout, rank,
@@ -114,7 +116,8 @@ void on_all_ranks(const SmallRun& run, const std::function<std::unique_ptr<ops::
   comm::run_ranks(run.layout.world_size, [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
     const layout::RankLayout layout(run.layout, rank);
     const auto source = routing();
-    Rank one(run, rank, comm::make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false), at::kCPU, *source);
+    Rank one(run, rank, comm::make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false), at::kCPU,
+             *source);
     body(one);
   });
 }

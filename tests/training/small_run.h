@@ -1,5 +1,5 @@
-// A small model trained on a small language, for tests of the whole step: ranks are threads over Gloo, or one rank
-// on `meta` over shape-only groups.
+// A small model trained on a small language, for tests of the whole step: ranks are threads over Gloo, or one
+// rank on `meta` over shape-only groups.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct SmallRun {
   model::ModelConfig model;
   layout::LayoutConfig layout;
   train::StepConfig step;
-  int64_t seq_length = 50;          // no degree divides it
+  int64_t seq_length = 50;  // no degree divides it
   int64_t global_batch_size = 4;
   int64_t micro_batch_size = 1;
   at::ScalarType dtype = at::kFloat;
@@ -54,8 +54,9 @@ class RoutingRecord {
 class RecordedTopK final : public ops::RoutingSource {
  public:
   explicit RecordedTopK(RoutingRecord& record) : record_(record) {}
-  std::vector<int64_t> choose(const ops::RoutedTokens& tokens, const at::Tensor& ids_Nk, const at::Tensor& scores_NE,
-                              const at::Tensor& bias_E, const at::Tensor& counts_E) override;
+  std::vector<int64_t> choose(const ops::RoutedTokens& tokens, const at::Tensor& ids_Nk,
+                              const at::Tensor& scores_NE, const at::Tensor& bias_E,
+                              const at::Tensor& counts_E) override;
 
  private:
   RoutingRecord& record_;

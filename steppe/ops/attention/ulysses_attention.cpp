@@ -44,7 +44,8 @@ at::Tensor pack_for_peers(const OpContext& context, const HeadDeal& deal, const 
   for (int64_t p = 0; p < deal.degree; ++p) {
     const auto rows = packed.narrow(0, p * n, n);
     const int64_t kv = deal.first_kv_head(p);
-    kernels::copy_cast(rows.narrow(1, 0, q_width), rows_of_heads(q_nhd, p * deal.heads_each(), deal.heads_each()));
+    kernels::copy_cast(rows.narrow(1, 0, q_width),
+                       rows_of_heads(q_nhd, p * deal.heads_each(), deal.heads_each()));
     kernels::copy_cast(rows.narrow(1, q_width, kv_width), rows_of_heads(k_nhd, kv, deal.kv_heads_each()));
     kernels::copy_cast(rows.narrow(1, q_width + kv_width, kv_width),
                        rows_of_heads(v_nhd, kv, deal.kv_heads_each()));
@@ -52,7 +53,9 @@ at::Tensor pack_for_peers(const OpContext& context, const HeadDeal& deal, const 
   return packed;
 }
 
-std::vector<int64_t> repeated(int64_t value, int64_t times) { return std::vector<int64_t>(times, value); }
+std::vector<int64_t> repeated(int64_t value, int64_t times) {
+  return std::vector<int64_t>(times, value);
+}
 
 int64_t attention_pairs(std::span<const int64_t> bounds) {
   int64_t pairs = 0;
@@ -74,14 +77,14 @@ at::Tensor heads_to_tokens(const OpContext& context, comm::Communicator& group, 
 
 }  // namespace
 
-at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicator& group, const UlyssesShape& shape,
-                                     const at::Tensor& q_nhd, const at::Tensor& k_nhd, const at::Tensor& v_nhd,
-                                     UlyssesSaved& saved) {
+at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicator& group,
+                                     const UlyssesShape& shape, const at::Tensor& q_nhd,
+                                     const at::Tensor& k_nhd, const at::Tensor& v_nhd, UlyssesSaved& saved) {
   const memory::Scope scope(memory::Category::kAttention);
   const int64_t degree = group.size(), total = total_tokens(shape);
   STEPPE_ASSERT(static_cast<int64_t>(shape.tokens_of_rank.size()) == degree,
-                "[ulysses_attention] tokens_of_rank has {} entries in a group of {}", shape.tokens_of_rank.size(),
-                degree);
+                "[ulysses_attention] tokens_of_rank has {} entries in a group of {}",
+                shape.tokens_of_rank.size(), degree);
   const auto deal = deal_of(shape, static_cast<int>(degree));
   const int64_t d = shape.head_dim;
   context.counters->flops.add(FlopKind::kAttention,
@@ -101,7 +104,8 @@ at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicato
   saved.q_Shd = heads.narrow(1, 0, deal.heads_each());
   saved.k_Shd = heads.narrow(1, deal.heads_each(), deal.kv_heads_each());
   saved.v_Shd = heads.narrow(1, deal.heads_each() + deal.kv_heads_each(), deal.kv_heads_each());
-  saved.output = kernels::attention_forward(saved.q_Shd, saved.k_Shd, saved.v_Shd, shape.document_bounds, shape.scale);
+  saved.output =
+      kernels::attention_forward(saved.q_Shd, saved.k_Shd, saved.v_Shd, shape.document_bounds, shape.scale);
 
   const int64_t width = deal.heads_each() * d;
   const auto parts = heads_to_tokens(context, group, shape, saved.output.out_Shd.view({total, width}), width);
@@ -123,8 +127,9 @@ UlyssesGradients ulysses_attention_backward(const OpContext& context, comm::Comm
                               10 * attention_pairs(shape.document_bounds) * deal.heads_each() * d);
   const int64_t n = dout_nh.size(0), width = deal.heads_each() * d;
   if (degree == 1) {
-    const auto grads = kernels::attention_backward(dout_nh.view({n, shape.num_heads, d}), saved.q_Shd, saved.k_Shd,
-                                                   saved.v_Shd, saved.output, shape.document_bounds, shape.scale);
+    const auto grads =
+        kernels::attention_backward(dout_nh.view({n, shape.num_heads, d}), saved.q_Shd, saved.k_Shd,
+                                    saved.v_Shd, saved.output, shape.document_bounds, shape.scale);
     saved = {};
     return {grads.dq_Shd, grads.dk_Shd, grads.dv_Shd};
   }
@@ -136,8 +141,9 @@ UlyssesGradients ulysses_attention_backward(const OpContext& context, comm::Comm
     }
     comm::all_to_all_rows(group, dout_S, packed, shape.tokens_of_rank, repeated(n, degree)).wait();
   }
-  auto grads = kernels::attention_backward(dout_S.view({total, deal.heads_each(), d}), saved.q_Shd, saved.k_Shd,
-                                           saved.v_Shd, saved.output, shape.document_bounds, shape.scale);
+  auto grads =
+      kernels::attention_backward(dout_S.view({total, deal.heads_each(), d}), saved.q_Shd, saved.k_Shd,
+                                  saved.v_Shd, saved.output, shape.document_bounds, shape.scale);
   saved = {};
   dout_S.reset();
   const int64_t kv_width = deal.kv_heads_each() * d;

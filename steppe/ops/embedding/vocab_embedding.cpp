@@ -34,7 +34,8 @@ EmbeddingRoute exchange_ids(const OpContext& context, comm::Communicator& group,
   std::vector<int32_t> ids(n), token_of_slot(n), slot_of_token(n);
   for (int64_t t = 0; t < n; ++t) {
     const int64_t slot = next[layout::even_owner(vocab_size, degree, tokens[t])]++;
-    ids[slot] = tokens[t], token_of_slot[slot] = static_cast<int32_t>(t), slot_of_token[t] = static_cast<int32_t>(slot);
+    ids[slot] = tokens[t], token_of_slot[slot] = static_cast<int32_t>(t),
+    slot_of_token[t] = static_cast<int32_t>(slot);
   }
   route.token_of_slot_N = upload(context, token_of_slot);
   route.slot_of_token_N = upload(context, slot_of_token);
@@ -58,7 +59,8 @@ void embedding_forward(const OpContext& context, comm::Communicator& group, cons
 
 void embedding_backward(const OpContext& context, comm::Communicator& group, const at::Tensor& grad_table_vH,
                         const at::Tensor& dy_NH, int64_t first_row, const EmbeddingRoute& route) {
-  if (group.size() == 1) return kernels::embedding_backward(grad_table_vH, dy_NH, route.ids_received_R, first_row);
+  if (group.size() == 1)
+    return kernels::embedding_backward(grad_table_vH, dy_NH, route.ids_received_R, first_row);
   const memory::Scope scope(memory::Category::kVocab);
   const auto ordered = context.empty(dy_NH.sizes());
   kernels::gather_rows_of_routes(ordered, dy_NH, route.token_of_slot_N, 1);

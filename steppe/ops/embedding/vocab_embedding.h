@@ -1,13 +1,12 @@
 // Embedding lookup over vocabulary intervals: each rank of the vocabulary group owns the rows [first_row,
-// first_row + v) of the table; a token's id goes to the owner of its row, and the row comes back. The backward sends
-// the gradient rows to the owners, who add them in fp32, by source rank and then token order.
+// first_row + v) of the table; a token's id goes to the owner of its row, and the row comes back. The
+// backward sends the gradient rows to the owners, who add them in fp32, by source rank and then token order.
 //
 // Shapes: N tokens on this rank, R ids received; out, dy [N, H]; table [v, H]; its gradient fp32 [v, H].
-// Collective over the vocabulary group, once each for exchange_ids, forward and backward. No host sync: the ids are
-// host data to begin with.
-// Allocates: exchange_ids keeps 4·(2N + R) bytes in category `batch` (P = 1: 4·N); forward and backward R·H and N·H
-// values in category `vocab` beside the result (P = 1: none).
-// Wire: 4 bytes a token once, H values a token each way.
+// Collective over the vocabulary group, once each for exchange_ids, forward and backward. No host sync: the
+// ids are host data to begin with. Allocates: exchange_ids keeps 4·(2N + R) bytes in category `batch` (P = 1:
+// 4·N); forward and backward R·H and N·H values in category `vocab` beside the result (P = 1: none). Wire: 4
+// bytes a token once, H values a token each way.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,8 @@ EmbeddingRoute exchange_ids(const OpContext& context, comm::Communicator& vocab_
 void embedding_forward(const OpContext& context, comm::Communicator& vocab_group, const at::Tensor& out_NH,
                        const at::Tensor& table_vH, int64_t first_row, const EmbeddingRoute& route);
 
-void embedding_backward(const OpContext& context, comm::Communicator& vocab_group, const at::Tensor& grad_table_vH,
-                        const at::Tensor& dy_NH, int64_t first_row, const EmbeddingRoute& route);
+void embedding_backward(const OpContext& context, comm::Communicator& vocab_group,
+                        const at::Tensor& grad_table_vH, const at::Tensor& dy_NH, int64_t first_row,
+                        const EmbeddingRoute& route);
 
 }  // namespace steppe::ops

@@ -77,10 +77,11 @@ void expert_mlp_forward(const OpContext& context, const at::Tensor& y_RH, const 
     const auto act = act_tile.narrow(0, 0, n);
     for_segments(tile, [&](const Segment& s, int64_t at) {
       const auto part = gate_up.narrow(0, at, s.rows);
-      product(context, FlopKind::kExpert, part, rows.x_RH.narrow(0, s.begin, s.rows), weights.gate_up_E2IH.select(0, s.expert).t());
+      product(context, FlopKind::kExpert, part, rows.x_RH.narrow(0, s.begin, s.rows),
+              weights.gate_up_E2IH.select(0, s.expert).t());
       kernels::swiglu_forward(act.narrow(0, at, s.rows), part, rows.weight_R.narrow(0, s.begin, s.rows));
       product(context, FlopKind::kExpert, y_RH.narrow(0, s.begin, s.rows), act.narrow(0, at, s.rows),
-                      weights.down_EHI.select(0, s.expert).t());
+              weights.down_EHI.select(0, s.expert).t());
     });
   }
 }
@@ -102,7 +103,8 @@ void expert_mlp_backward(const OpContext& context, const ExpertBackward& args) {
     for_segments(tile, [&](const Segment& s, int64_t at) {
       const auto x = rows.x_RH.narrow(0, s.begin, s.rows), dy = args.dy_RH.narrow(0, s.begin, s.rows);
       const auto a = act.narrow(0, at, s.rows), gu = gate_up.narrow(0, at, s.rows);
-      if (!kept) product(context, FlopKind::kExpert, gu, x, args.weights.gate_up_E2IH.select(0, s.expert).t());
+      if (!kept)
+        product(context, FlopKind::kExpert, gu, x, args.weights.gate_up_E2IH.select(0, s.expert).t());
       product(context, FlopKind::kExpert, a, dy, args.weights.down_EHI.select(0, s.expert));
       kernels::swiglu_backward_inplace(gu, a, rows.weight_R.narrow(0, s.begin, s.rows),
                                        args.dweight_R.narrow(0, s.begin, s.rows));

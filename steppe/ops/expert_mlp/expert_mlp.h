@@ -1,15 +1,15 @@
 // SwiGLU experts on whatever rows arrive, grouped by expert; every size comes from the host.
 //   a = silu(x·W_gᵀ) ∘ (x·W_uᵀ) · w,   y = a·W_dᵀ
-// The routing weight w multiplies the activation before the down projection, so that its gradient needs neither
-// the output nor a second down projection: dw = ⟨a/w, dy·W_d⟩.
+// The routing weight w multiplies the activation before the down projection, so that its gradient needs
+// neither the output nor a second down projection: dw = ⟨a/w, dy·W_d⟩.
 //
-// Rows [R, H] are ordered by expert; rows_of_expert (host, one entry per local expert) says how many each has;
-// zero is ordinary. gate_up [E_l, 2I, H], down [E_l, H, I]; gradients fp32 of the same shapes, accumulated.
-// Work happens in tiles of whole experts or parts of one: a tile has at most tile_rows rows (0: all rows are one
-// tile). Allocates one tile of [·, 2I] and one of [·, I] values in category `expert`; with bf16 also one expert's
-// weight gradient. Floating-point work in units of one R×H×I product: forward 3, backward 2 (gate and up again,
-// unless kept) + 6. Deterministic. No host sync, no communication.
-// CPU: a loop over experts. CUDA: ATen's grouped product for bf16.
+// Rows [R, H] are ordered by expert; rows_of_expert (host, one entry per local expert) says how many each
+// has; zero is ordinary. gate_up [E_l, 2I, H], down [E_l, H, I]; gradients fp32 of the same shapes,
+// accumulated. Work happens in tiles of whole experts or parts of one: a tile has at most tile_rows rows (0:
+// all rows are one tile). Allocates one tile of [·, 2I] and one of [·, I] values in category `expert`; with
+// bf16 also one expert's weight gradient. Floating-point work in units of one R×H×I product: forward 3,
+// backward 2 (gate and up again, unless kept) + 6. Deterministic. No host sync, no communication. CPU: a loop
+// over experts. CUDA: ATen's grouped product for bf16.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct ExpertRows {
   std::span<const int64_t> rows_of_expert;
 };
 
-// y [R, H] may be x: a tile's output is written over its input. `keep_gate_up` [R, 2I] (or undefined) receives
-// gate and up for a backward that need not recompute them; y must not be x then.
+// y [R, H] may be x: a tile's output is written over its input. `keep_gate_up` [R, 2I] (or undefined)
+// receives gate and up for a backward that need not recompute them; y must not be x then.
 void expert_mlp_forward(const OpContext& context, const at::Tensor& y_RH, const ExpertRows& rows,
                         const ExpertWeights& weights, const at::Tensor& keep_gate_up_R2I, int64_t tile_rows);
 

@@ -1,7 +1,7 @@
-// SwiGLU feed-forward over a rank's own tokens: dense layers and shared experts. y += (silu(x·W_gᵀ) ∘ x·W_uᵀ)·W_dᵀ.
-// x, y [N, H]; gate_up [2I, H]; down [H, I]; gradients fp32. No communication, no host sync. Deterministic.
-// Allocates N·3I values in category `ffn` (2I of them kept between the passes on request); with bf16 also the larger
-// weight's gradient once.
+// SwiGLU feed-forward over a rank's own tokens: dense layers and shared experts. y += (silu(x·W_gᵀ) ∘
+// x·W_uᵀ)·W_dᵀ. x, y [N, H]; gate_up [2I, H]; down [H, I]; gradients fp32. No communication, no host sync.
+// Deterministic. Allocates N·3I values in category `ffn` (2I of them kept between the passes on request);
+// with bf16 also the larger weight's gradient once.
 #pragma once
 
 #include "steppe/ops/context.h"

@@ -48,16 +48,18 @@ at::Tensor fp32_of(const OpContext& context, const at::Tensor& weight) {
 
 }  // namespace
 
-std::vector<int64_t> TopKRouting::choose(const RoutedTokens&, const at::Tensor& ids_Nk, const at::Tensor& scores_NE,
-                                         const at::Tensor& bias_E, const at::Tensor& counts_E) {
-  STEPPE_ASSERT(!ids_Nk.is_meta(), "[router] a dry run needs a given routing: there are no scores to choose by");
+std::vector<int64_t> TopKRouting::choose(const RoutedTokens&, const at::Tensor& ids_Nk,
+                                         const at::Tensor& scores_NE, const at::Tensor& bias_E,
+                                         const at::Tensor& counts_E) {
+  STEPPE_ASSERT(!ids_Nk.is_meta(),
+                "[router] a dry run needs a given routing: there are no scores to choose by");
   kernels::top_k(ids_Nk, scores_NE, bias_E);
   kernels::count_routes(counts_E, ids_Nk);
   return to_host(counts_E);
 }
 
-std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk, const at::Tensor&,
-                                          const at::Tensor&, const at::Tensor&) {
+std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
+                                          const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   const int64_t k = config_.top_k, n = static_cast<int64_t>(tokens.token_ids.size());
   STEPPE_ASSERT(ids_Nk.size(0) == n, "[router] {} tokens to route, {} token ids", ids_Nk.size(0), n);
   std::vector<int32_t> ids(n * k);
@@ -111,10 +113,12 @@ at::Tensor router_weights(const OpContext& context, const RouterConfig& config, 
 void router_backward(const OpContext& context, const RouterConfig& config, const RouterGradient& args) {
   const memory::Scope scope(memory::Category::kRouting);
   const auto& dlogits = args.scores_NE;
-  kernels::router_backward({dlogits, args.dweights_Nk, args.weights_Nk, args.scores_NE, args.ids_Nk, config.normalize});
+  kernels::router_backward(
+      {dlogits, args.dweights_Nk, args.weights_Nk, args.scores_NE, args.ids_Nk, config.normalize});
   const auto weight = fp32_of(context, args.weight_EH);
   for_fp32_tiles(context, args.x_NH, [&](const at::Tensor& rows, int64_t begin) {
-    product_accumulate(context, FlopKind::kRouter, args.grad_weight_EH, dlogits.narrow(0, begin, rows.size(0)).t(), rows);
+    product_accumulate(context, FlopKind::kRouter, args.grad_weight_EH,
+                       dlogits.narrow(0, begin, rows.size(0)).t(), rows);
   });
   const int64_t n = args.x_NH.size(0);
   if (args.dx_NH.scalar_type() == at::kFloat) {

@@ -1,9 +1,9 @@
 // The MoE router: scores of every expert, the k chosen, and their weights. Everything in fp32.
 //
-// Who decides is a RoutingSource: the router itself (largest scores, plus the balancing bias), a recorded routing
-// (tests; comparisons between layouts), or a profile (planning, where there are no values). Weights are always the
-// scores at the chosen ids, so a replayed or profiled routing still trains its router.
-// The decision is made once per layer and micro-batch, in the first forward, and pinned by the caller.
+// Who decides is a RoutingSource: the router itself (largest scores, plus the balancing bias), a recorded
+// routing (tests; comparisons between layouts), or a profile (planning, where there are no values). Weights
+// are always the scores at the chosen ids, so a replayed or profiled routing still trains its router. The
+// decision is made once per layer and micro-batch, in the first forward, and pinned by the caller.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +40,20 @@ class RoutingSource {
 // The k largest of score + bias; ties go to the lower id.
 class TopKRouting final : public RoutingSource {
  public:
-  std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk, const at::Tensor& scores_NE,
-                              const at::Tensor& bias_E, const at::Tensor& counts_E) override;
+  std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
+                              const at::Tensor& scores_NE, const at::Tensor& bias_E,
+                              const at::Tensor& counts_E) override;
 };
 
 // A routing given as a function of (layer, token id) → k expert ids. A table of a recorded run, or a profile.
 class GivenRouting final : public RoutingSource {
  public:
   using Function = std::function<void(int64_t layer, int64_t token_id, std::span<int32_t> experts_k)>;
-  GivenRouting(Function experts_of, RouterConfig config) : experts_of_(std::move(experts_of)), config_(config) {}
-  std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk, const at::Tensor& scores_NE,
-                              const at::Tensor& bias_E, const at::Tensor& counts_E) override;
+  GivenRouting(Function experts_of, RouterConfig config)
+      : experts_of_(std::move(experts_of)), config_(config) {}
+  std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
+                              const at::Tensor& scores_NE, const at::Tensor& bias_E,
+                              const at::Tensor& counts_E) override;
 
  private:
   Function experts_of_;
@@ -60,16 +63,16 @@ class GivenRouting final : public RoutingSource {
 // Token i takes experts {(i+j) mod E : j < k}.
 GivenRouting balanced_routing(RouterConfig config);
 
-// scores [N, E] = softmax(x·W_rᵀ), in category `routing`. x [N, H] and weight [E, H] in the working dtype; bf16 is
-// cast in row tiles, so no fp32 copy of the activations exists.
+// scores [N, E] = softmax(x·W_rᵀ), in category `routing`. x [N, H] and weight [E, H] in the working dtype;
+// bf16 is cast in row tiles, so no fp32 copy of the activations exists.
 at::Tensor router_scores(const OpContext& context, const at::Tensor& x_NH, const at::Tensor& weight_EH);
 
 // weights [N, k] fp32 at the pinned ids.
 at::Tensor router_weights(const OpContext& context, const RouterConfig& config, const at::Tensor& scores_NE,
                           const at::Tensor& ids_Nk);
 
-// Given dweights [N, k]: dx [N, H] += dlogits·W_r, grad_weight [E, H] fp32 += dlogitsᵀ·x. Consumes scores (the
-// logit gradient is written over them).
+// Given dweights [N, k]: dx [N, H] += dlogits·W_r, grad_weight [E, H] fp32 += dlogitsᵀ·x. Consumes scores
+// (the logit gradient is written over them).
 struct RouterGradient {
   at::Tensor dx_NH, grad_weight_EH;
   at::Tensor dweights_Nk, weights_Nk, scores_NE, ids_Nk, x_NH, weight_EH;
