@@ -13,14 +13,13 @@
 #include "steppe/base/error.h"
 #include "steppe/checkpoint/safetensors.h"
 #include "steppe/comm/groups.h"
-#include "steppe/data/test_files.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/layout/layout.h"
 #include "steppe/recipe/expect_message.h"
 
 namespace steppe::checkpoint {
 namespace {
 
-using data::TemporaryFolder;
 using recipe::expect_message;
 
 model::ModelConfig small_config() {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "steppe/data/mapped_file.h"
+#include "steppe/base/mapped_file.h"
 
 namespace steppe::checkpoint {
 
@@ -87,7 +87,7 @@ class SafetensorsFile {
   void check_coverage() const;
   void read_bytes(std::string_view name, Dtype expected, std::span<std::byte> out) const;
 
-  data::MappedFile file_;
+  MappedFile file_;
   int64_t data_begin_ = 0;
   std::map<std::string, TensorEntry, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>> metadata_;

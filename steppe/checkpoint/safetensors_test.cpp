@@ -10,13 +10,12 @@
 #include <iterator>
 
 #include "steppe/base/error.h"
-#include "steppe/data/test_files.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/recipe/expect_message.h"
 
 namespace steppe::checkpoint {
 namespace {
 
-using data::TemporaryFolder;
 using recipe::expect_message;
 
 void run_peer(const TemporaryFolder& folder, const std::string& arguments) {
@@ -125,7 +124,8 @@ std::string damaged(const TemporaryFolder& folder, const std::string& header, si
                     int64_t announced = -1) {
   const auto path = folder / "damaged.safetensors";
   std::ofstream file(path, std::ios::binary);
-  data::put(file, announced >= 0 ? static_cast<uint64_t>(announced) : header.size());
+  const uint64_t length = announced >= 0 ? static_cast<uint64_t>(announced) : header.size();
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
   file << header << std::string(data_bytes, '\0');
   return path;
 }

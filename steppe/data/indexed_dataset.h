@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "steppe/data/mapped_file.h"
+#include "steppe/base/mapped_file.h"
 
 namespace steppe::data {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace steppe::data {
+namespace steppe {
 
 class MappedFile {
  public:
@@ -24,4 +24,4 @@ class MappedFile {
   int64_t size_bytes_ = 0;
 };
 
-}  // namespace steppe::data
+}  // namespace steppe
