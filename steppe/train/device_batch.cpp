@@ -34,14 +34,16 @@ void check_tokens(std::span<const int32_t> tokens, int64_t vocab_size) {
 
 BatchSizes agree_on_sizes(const layout::RankLayout& layout, comm::Groups& groups, int64_t vocab_size,
                           std::span<const data::Microbatch> micro_batches) {
-  const int64_t degree = layout.degree(Axis::kVocab), fields = 2 + degree;
+  const int64_t degree = layout.degree(Axis::kVocab), fields = 3 + degree;
   const bool counts_targets = layout.index_in_group(Axis::kSequence) == 0;
   std::vector<int64_t> mine;
   for (const auto& micro_batch : micro_batches) {
-    const auto tokens = part(micro_batch.tokens, shard_of_row(layout, micro_batch));
+    const auto shard = shard_of_row(layout, micro_batch);
+    const auto tokens = part(micro_batch.tokens, shard), targets = part(micro_batch.targets, shard);
     check_tokens(tokens, vocab_size);
     mine.push_back(static_cast<int64_t>(tokens.size()));
     mine.push_back(counts_targets ? micro_batch.num_targets : 0);
+    mine.push_back(std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; }));
     const auto owners = ops::tokens_by_owner(tokens, vocab_size, degree);
     mine.insert(mine.end(), owners.begin(), owners.end());
   }
@@ -54,7 +56,8 @@ BatchSizes agree_on_sizes(const layout::RankLayout& layout, comm::Groups& groups
       of.tokens_of_rank.push_back(entry[0]);
       sizes.num_tokens += entry[0];
       sizes.num_targets += entry[1];
-      of.by_owner.emplace_back(entry + 2, entry + fields);
+      of.targets_of_rank.push_back(entry[2]);
+      of.by_owner.emplace_back(entry + 3, entry + fields);
     }
     sizes.micro_batches.push_back(std::move(of));
   }
@@ -81,13 +84,16 @@ DeviceBatch upload_batch(const ops::OpContext& context, const layout::RankLayout
     kernels::rotary_tables(batch.row.cos_nh, batch.row.sin_nh, positions, frequencies.inverse,
                            frequencies.attention_factor);
   }
-  batch.targets_n = ops::upload(context, part(micro_batch.targets, shard));
+  const auto targets = part(micro_batch.targets, shard);
+  batch.targets_n = ops::upload(context, targets);
+  batch.host_targets.assign(targets.begin(), targets.end());
   const std::vector<float> weights(n, num_targets > 0 ? static_cast<float>(1.0 / static_cast<double>(num_targets)) : 0.0F);
   batch.row_weight_n = ops::upload(context, weights);
 
   std::vector<int64_t> receive_rows;
   for (const int rank : layout.group(Axis::kVocab)) {
     batch.rows_of_vocab_rank.push_back(sizes.tokens_of_rank[rank]);
+    batch.targets_of_vocab_rank.push_back(sizes.targets_of_rank[rank]);
     receive_rows.push_back(sizes.by_owner[rank][layout.index_in_group(Axis::kVocab)]);
   }
   batch.embedding = ops::exchange_ids(context, *groups.vocab, config.vocab_size, tokens, receive_rows);

@@ -18,6 +18,7 @@ namespace steppe::train {
 // What all ranks know of one micro-batch of a step.
 struct MicrobatchSizes {
   std::vector<int64_t> tokens_of_rank;          // W: each rank's shard of its group's row
+  std::vector<int64_t> targets_of_rank;         // W: how many of those tokens have a target
   std::vector<std::vector<int64_t>> by_owner;   // W × P: those tokens by the owner of their embedding row
 };
 
@@ -37,7 +38,9 @@ struct DeviceBatch {
   at::Tensor targets_n;     // int32, negative where ignored
   at::Tensor row_weight_n;  // fp32, 1 / num_targets
   ops::EmbeddingRoute embedding;
+  std::vector<int32_t> host_targets;        // targets_n again
   std::vector<int64_t> rows_of_vocab_rank;  // P
+  std::vector<int64_t> targets_of_vocab_rank;  // P
 
   int64_t num_tokens() const { return static_cast<int64_t>(row.token_ids.size()); }
 };

@@ -160,7 +160,8 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
   }
   ops::vocab_loss(config_.loss, context_, *groups_.vocab,
                   {x, state.batch.targets_n, state.batch.row_weight_n, weights_.table_view(weights_.head().working()),
-                   model_.vocab_size, weights_.vocab_interval().begin, state.batch.rows_of_vocab_rank},
+                   model_.vocab_size, weights_.vocab_interval().begin, state.batch.rows_of_vocab_rank,
+                   state.batch.host_targets, state.batch.targets_of_vocab_rank},
                   {state.sums.loss_1, row_loss, dx, grad_weight});
   if (sink) sink(state.batch.row.token_ids, row_loss);
   if (!training) return {};
