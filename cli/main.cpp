@@ -13,6 +13,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   steppe::cli::add_train_command(app, status);
+  auto* bench = app.add_subcommand("bench", "time an operator against what it replaces, on the same input");
+  bench->require_subcommand(1);
+  steppe::cli::add_bench_vocab_command(*bench, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
