@@ -50,6 +50,20 @@ LogitStrip strip_of(const at::Tensor& logits, const at::Tensor& targets, int64_t
 
 }  // namespace
 
+void soft_cap(const at::Tensor& logits_Rv, double cap) {
+  const char* place = "soft_cap";
+  STEPPE_CHECK_VALUE(cap > 0, "[{}] cap must be above 0, got {}", place, cap);
+  LogitStrip strip{.element = element_of(logits_Rv, place, "logits"),
+                   .rows = logits_Rv.size(0),
+                   .columns = logits_Rv.size(1),
+                   .row_stride = row_stride(logits_Rv, place, "logits"),
+                   .softcap = static_cast<float>(cap)};
+  if (logits_Rv.is_meta() || logits_Rv.numel() == 0) return;
+  strip.logits = logits_Rv.data_ptr();
+  if (logits_Rv.is_cuda()) return cuda::soft_cap(strip, current_cuda_stream(logits_Rv));
+  cpu::soft_cap(strip);
+}
+
 void logit_statistics(const at::Tensor& stats_R3, const at::Tensor& logits_Rv, const at::Tensor& targets_R,
                       int64_t first_column) {
   const char* place = "logit_statistics";
@@ -80,7 +94,7 @@ void merge_statistics(const at::Tensor& merged_R3, const at::Tensor& parts_PR3) 
 }
 
 void add_loss(const at::Tensor& loss_1, const at::Tensor& row_loss_R, const at::Tensor& stats_R3,
-              const at::Tensor& targets_R, const at::Tensor& row_weight_R) {
+              const at::Tensor& targets_R, const at::Tensor& row_weight_R, const LossShape& shape) {
   const char* place = "add_loss";
   const int64_t rows = targets_R.size(0);
   check_vector(targets_R, rows, at::kInt, stats_R3, place, "targets");
@@ -94,15 +108,18 @@ void add_loss(const at::Tensor& loss_1, const at::Tensor& row_loss_R, const at::
                       .stats = stats_R3.const_data_ptr<float>(),
                       .targets = targets_R.const_data_ptr<int32_t>(),
                       .row_weight = row_weight_R.defined() ? row_weight_R.const_data_ptr<float>() : nullptr,
-                      .rows = rows};
+                      .rows = rows,
+                      .z_loss_coeff = shape.z_loss_coeff};
   if (stats_R3.is_cuda()) return cuda::add_loss(args, current_cuda_stream(stats_R3));
   cpu::add_loss(args);
 }
 
 void logits_to_gradient(const at::Tensor& logits_Rv, const at::Tensor& stats_R3, const at::Tensor& targets_R,
-                        const at::Tensor& row_weight_R, int64_t first_column) {
+                        const at::Tensor& row_weight_R, int64_t first_column, const LossShape& shape) {
   const char* place = "logits_to_gradient";
-  const LogitStrip strip = strip_of(logits_Rv, targets_R, first_column, place);
+  LogitStrip strip = strip_of(logits_Rv, targets_R, first_column, place);
+  strip.softcap = static_cast<float>(shape.softcap);
+  strip.z_loss_coeff = static_cast<float>(shape.z_loss_coeff);
   check_stats(stats_R3, strip.rows, logits_Rv, place, "stats");
   check_vector(row_weight_R, strip.rows, at::kFloat, logits_Rv, place, "row_weight");
   if (logits_Rv.is_meta() || strip.rows == 0 || strip.columns == 0) return;

@@ -10,6 +10,15 @@
 
 namespace steppe::kernels {
 
+// What may lie between a product and its loss; 0: nothing does.
+struct LossShape {
+  double softcap = 0;       // logits are y = cap·tanh(product/cap) (Gemma 2, Gemma Team 2024)
+  double z_loss_coeff = 0;  // a row's loss has c·(log Σ e^y)² more (PaLM, Chowdhery et al. 2022)
+};
+
+// In place: logits = cap·tanh(logits/cap), cap > 0, within 2⁻²² of cap before rounding to the dtype.
+void soft_cap(const at::Tensor& logits_Rv, double cap);
+
 // stats [R, 3] fp32: row maximum m, Σ e^{y−m}, and the target's logit if the target (int32 [R]; negative:
 // none) lies in this strip, else −∞.
 void logit_statistics(const at::Tensor& stats_R3, const at::Tensor& logits_Rv, const at::Tensor& targets_R,
@@ -19,14 +28,15 @@ void logit_statistics(const at::Tensor& stats_R3, const at::Tensor& logits_Rv, c
 // P: m = max m_p, z = Σ z_p e^{m_p − m}, y = max over p of y_p (exactly one strip has it).
 void merge_statistics(const at::Tensor& merged_R3, const at::Tensor& parts_PR3);
 
-// loss[0] (fp64 [1]) += Σ_rows weight_r (m + log z − y); row_loss [R] fp32 (or undefined) the unweighted
-// values. Rows with a negative target count nothing.
+// loss[0] (fp64 [1]) += Σ_rows weight_r (m + log z − y + c·(m + log z)²); row_loss [R] fp32 (or undefined)
+// the unweighted values. Rows with a negative target count nothing.
 void add_loss(const at::Tensor& loss_1, const at::Tensor& row_loss_R, const at::Tensor& stats_R3,
-              const at::Tensor& targets_R, const at::Tensor& row_weight_R);
+              const at::Tensor& targets_R, const at::Tensor& row_weight_R, const LossShape& shape = {});
 
-// In place: logits[r, c] = row_weight[r] · (e^{y−m}/z − [c is the target]); 0 in rows with a negative target
+// In place, from (capped) logits to the gradient of the product: logits[r, c] = row_weight[r] ·
+// (e^{y−m}/z · (1 + 2c·(m + log z)) − [c is the target]) · (1 − (y/cap)²); 0 in rows with a negative target
 // or weight 0, whatever the logits hold.
 void logits_to_gradient(const at::Tensor& logits_Rv, const at::Tensor& stats_R3, const at::Tensor& targets_R,
-                        const at::Tensor& row_weight_R, int64_t first_column);
+                        const at::Tensor& row_weight_R, int64_t first_column, const LossShape& shape = {});
 
 }  // namespace steppe::kernels

@@ -13,6 +13,7 @@ struct LogitStrip {
   int64_t rows = 0, columns = 0, row_stride = 0;
   const int32_t* targets = nullptr;  // [rows]
   int64_t first_column = 0;
+  float softcap = 0, z_loss_coeff = 0;  // of the gradient; 0: none
 };
 
 struct LossRows {
@@ -22,9 +23,11 @@ struct LossRows {
   const int32_t* targets = nullptr;
   const float* row_weight = nullptr;  // null: 1
   int64_t rows = 0;
+  double z_loss_coeff = 0;
 };
 
 namespace cpu {
+void soft_cap(const LogitStrip& strip);
 void logit_statistics(float* stats, const LogitStrip& strip);
 void merge_statistics(float* merged, const float* parts, int64_t num_parts, int64_t rows);
 void add_loss(const LossRows& args);
@@ -32,6 +35,7 @@ void logits_to_gradient(const LogitStrip& strip, const float* stats, const float
 }  // namespace cpu
 
 namespace cuda {
+void soft_cap(const LogitStrip& strip, void* stream);
 void logit_statistics(float* stats, const LogitStrip& strip, void* stream);
 void merge_statistics(float* merged, const float* parts, int64_t num_parts, int64_t rows, void* stream);
 void add_loss(const LossRows& args, void* stream);

@@ -90,6 +90,29 @@ void scaled_exp(T* y, int64_t columns, float base, float factor) {
   if (i < columns) store_first(y + i, exp(load_first(y + i, columns - i) - base) * factor, columns - i);
 }
 
+// The same times 1 − (y/cap)².
+template <class T>
+void scaled_exp_of_capped(T* y, int64_t columns, float base, float factor, float inverse_cap) {
+  over_lanes(columns, [&](auto place) {
+    const Lanes capped = load(y, place), t = capped * inverse_cap;
+    store(y, place, exp(capped - base) * factor * (1.f - t * t));
+  });
+}
+
+template <class T>
+void cap(const LogitStrip& strip) {
+  const float cap = strip.softcap, twice_inverse = 2 / cap;
+  parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      T* y = static_cast<T*>(strip.logits) + r * strip.row_stride;
+      // tanh(x) = 1 − 2/(e^{2x} + 1)
+      over_lanes(strip.columns, [&](auto place) {
+        store(y, place, cap - 2.f * cap / (exp(load(y, place) * twice_inverse) + 1.f));
+      });
+    }
+  });
+}
+
 template <class T>
 void gradient(const LogitStrip& strip, const float* stats, const float* row_weight) {
   parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
@@ -104,13 +127,26 @@ void gradient(const LogitStrip& strip, const float* stats, const float* row_weig
       const int64_t column = strip.targets[r] - strip.first_column;
       const bool here = column >= 0 && column < strip.columns;
       const float target_logit = here ? to_float(y[column]) : 0;
-      scaled_exp(y, strip.columns, base, weight / z);
-      if (here) y[column] = from_float<T>(weight * (exp(target_logit - base) / z - 1.f));
+      const float c = strip.z_loss_coeff;
+      const float share = c == 0 ? 1.f : 1.f + 2.f * c * (base + std::log(z));
+      float slope = 1;
+      if (strip.softcap > 0) {
+        const float t = target_logit / strip.softcap;
+        slope = 1.f - t * t;
+        scaled_exp_of_capped(y, strip.columns, base, weight * share / z, 1.f / strip.softcap);
+      } else {
+        scaled_exp(y, strip.columns, base, weight * share / z);
+      }
+      if (here) y[column] = from_float<T>(weight * (share * exp(target_logit - base) / z - 1.f) * slope);
     }
   });
 }
 
 }  // namespace
+
+void soft_cap(const LogitStrip& strip) {
+  strip.element == Element::kFloat32 ? cap<float>(strip) : cap<Bfloat16>(strip);
+}
 
 void logit_statistics(float* stats, const LogitStrip& strip) {
   strip.element == Element::kFloat32 ? statistics<float>(stats, strip) : statistics<Bfloat16>(stats, strip);
@@ -147,7 +183,9 @@ void add_loss(const LossRows& args) {
         for (int64_t r = first + b * kRows; r < last; ++r) {
           const float* s = args.stats + 3 * r;
           const bool counts = args.targets[r] >= 0;
-          const double loss = counts ? double{s[0]} + std::log(double{s[1]}) - double{s[2]} : 0.0;
+          const double log_sum = double{s[0]} + std::log(double{s[1]});
+          const double z_loss = args.z_loss_coeff == 0 ? 0.0 : args.z_loss_coeff * log_sum * log_sum;
+          const double loss = counts ? log_sum - double{s[2]} + z_loss : 0.0;
           if (args.row_loss) args.row_loss[r] = static_cast<float>(loss);
           const double weight = args.row_weight ? double{args.row_weight[r]} : 1.0;
           if (counts && weight != 0) total += weight * loss;

@@ -93,7 +93,9 @@ __global__ void loss_kernel(LossRows args) {
   for (int64_t r = threadIdx.x; r < args.rows; r += kThreads) {
     const float* s = args.stats + 3 * r;
     const bool counts = args.targets[r] >= 0;
-    const double loss = counts ? double{s[0]} + log(double{s[1]}) - double{s[2]} : 0.0;
+    const double log_sum = double{s[0]} + log(double{s[1]});
+    const double z_loss = args.z_loss_coeff == 0 ? 0.0 : args.z_loss_coeff * log_sum * log_sum;
+    const double loss = counts ? log_sum - double{s[2]} + z_loss : 0.0;
     if (args.row_loss) args.row_loss[r] = static_cast<float>(loss);
     const double weight = args.row_weight ? double{args.row_weight[r]} : 1.0;
     if (counts && weight != 0) mine += weight * loss;
@@ -108,18 +110,31 @@ __global__ void loss_kernel(LossRows args) {
 }
 
 template <class T>
+__global__ void cap_kernel(T* logits, LogitStrip strip) {
+  for (int64_t r = blockIdx.x; r < strip.rows; r += gridDim.x) {
+    T* y = logits + r * strip.row_stride;
+    for (int64_t c = threadIdx.x; c < strip.columns; c += kThreads) {
+      y[c] = from_float<T>(strip.softcap * tanhf(to_float(y[c]) / strip.softcap));
+    }
+  }
+}
+
+template <class T>
 __global__ void gradient_kernel(T* logits, LogitStrip strip, const float* stats, const float* row_weight) {
   for (int64_t r = blockIdx.x; r < strip.rows; r += gridDim.x) {
     T* y = logits + r * strip.row_stride;
     const float weight = row_weight[r];
     const bool counts = strip.targets[r] >= 0 && weight != 0;
-    const float base = finite_base(stats[3 * r]), z = stats[3 * r + 1], factor = weight / z;
+    const float base = finite_base(stats[3 * r]), z = stats[3 * r + 1];
+    const float share = strip.z_loss_coeff == 0 ? 1.f : 1.f + 2.f * strip.z_loss_coeff * (base + logf(z));
+    const float factor = weight * share / z;
     const int64_t column = strip.targets[r] - strip.first_column;
     for (int64_t c = threadIdx.x; c < strip.columns; c += kThreads) {
       float gradient = 0;
       if (counts) {
-        const float e = expf(to_float(y[c]) - base);
-        gradient = c == column ? weight * (e / z - 1.f) : e * factor;
+        const float value = to_float(y[c]), e = expf(value - base);
+        const float t = strip.softcap > 0 ? value / strip.softcap : 0.f;
+        gradient = (c == column ? weight * (share * e / z - 1.f) : e * factor) * (1.f - t * t);
       }
       y[c] = from_float<T>(gradient);
     }
@@ -127,6 +142,15 @@ __global__ void gradient_kernel(T* logits, LogitStrip strip, const float* stats,
 }
 
 }  // namespace
+
+void soft_cap(const LogitStrip& strip, void* stream) {
+  with_element(strip.element, [&](auto type) {
+    using T = decltype(type);
+    cap_kernel<T><<<num_blocks(strip.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        static_cast<T*>(strip.logits), strip);
+  });
+  check_launch("soft_cap");
+}
 
 void logit_statistics(float* stats, const LogitStrip& strip, void* stream) {
   with_element(strip.element, [&](auto type) {

@@ -3,6 +3,9 @@
 
 namespace steppe::kernels::cuda {
 
+void soft_cap(const LogitStrip&, void*) {
+  throw_missing("soft_cap");
+}
 void logit_statistics(float*, const LogitStrip&, void*) {
   throw_missing("logit_statistics");
 }

@@ -158,6 +158,24 @@ TEST(SoftmaxRows, LossOfManyRowsInAnyNumberOfThreads) {
   EXPECT_EQ(got[0], got[2]);
 }
 
+TEST(SoftmaxRows, CapMatchesTanh) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const double cap : {0.5, 30.0}) {
+      auto logits = (at::randn({5, 77}) * 20).to(dtype);
+      logits[0][0] = 1e30;
+      logits[0][1] = -1e30;
+      logits[0][2] = -kInfinity;
+      const auto want = (logits.to(at::kDouble) / cap).tanh() * cap;
+      soft_cap(logits, cap);
+      const auto error = (logits.to(at::kDouble) - want).abs();
+      const double rounding = dtype == at::kFloat ? 0x1p-24 : 0x1p-8;
+      EXPECT_LE((error - want.abs() * rounding).max().item<double>(), cap * 0x1p-22);
+    }
+  }
+  EXPECT_THROW(soft_cap(at::zeros({2, 2}), 0), ValueError);
+  soft_cap(at::empty({2, 2}, at::TensorOptions().device(at::kMeta)), 1);
+}
+
 TEST(SoftmaxRows, RowsThatDoNotCountAreZeroWhateverTheyHold) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const auto logits = at::full({3, 50}, std::nan(""), at::TensorOptions().dtype(dtype));

@@ -168,8 +168,6 @@ constexpr std::string_view kPlanned[] = {
     "dispatch.imbalance_threshold",
     "dispatch.max_tokens_factor",
     "dispatch.min_tokens_per_gemm",
-    "loss.z_loss_coeff",
-    "loss.logit_softcap",
     "activation_checkpoint.mlp_tile_tokens",
     "offload",
     "offload.activations",

@@ -47,6 +47,10 @@ LossSection read_loss_section(Recipe& recipe) {
   loss.circulate = recipe.choice("loss.circulate", {{"auto", "activations", "weights"}, {}});
   recipe.check(loss.kind == "ring" || loss.circulate == "auto", "loss.circulate",
                fmt::format("must be \"auto\" with loss.kind = \"{}\": only a ring circulates", loss.kind));
+  loss.z_loss_coeff = recipe.number("loss.z_loss_coeff", loss.z_loss_coeff);
+  recipe.check(loss.z_loss_coeff >= 0, "loss.z_loss_coeff", "must be at least 0 (0: off)");
+  loss.logit_softcap = recipe.number("loss.logit_softcap", loss.logit_softcap);
+  recipe.check(loss.logit_softcap >= 0, "loss.logit_softcap", "must be at least 0 (0: off)");
   loss.ignore_index = recipe.integer("loss.ignore_index", loss.ignore_index);
   // A token id there would silently drop that token from the loss.
   recipe.check(loss.ignore_index < 0, "loss.ignore_index", "must be below 0, where no token id is");

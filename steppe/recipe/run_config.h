@@ -85,6 +85,8 @@ struct LossSection {
   std::string kind = "auto";  // "tiled", "ring", "vocab_parallel", "full"; auto: tiled or ring, by a rule
   std::optional<std::int64_t> tile_tokens;  // rows of a rank in a tile; none: from a byte budget
   std::string circulate = "auto";    // what goes round in "ring": "activations", "weights"; auto: the smaller
+  double z_loss_coeff = 0;   // adds coeff·(log Σ e^logit)² per token; 0: off
+  double logit_softcap = 0;  // logits become cap·tanh(logit/cap); 0: off
   std::int64_t ignore_index = -100;  // a target that does not count
   bool operator==(const LossSection&) const = default;
 };

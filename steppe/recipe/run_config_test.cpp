@@ -85,6 +85,8 @@ kind = "ep"
 kind = "ring"
 tile_tokens = 256
 circulate = "weights"
+z_loss_coeff = 1e-4
+logit_softcap = 30
 ignore_index = -1
 [activation_checkpoint]
 mode = "none"
@@ -158,6 +160,8 @@ TEST(RunConfig, ReadsEveryKey) {
   EXPECT_EQ(config.loss.kind, "ring");
   EXPECT_EQ(config.loss.tile_tokens, 256);
   EXPECT_EQ(config.loss.circulate, "weights");
+  EXPECT_EQ(config.loss.z_loss_coeff, 1e-4);
+  EXPECT_EQ(config.loss.logit_softcap, 30);
   EXPECT_EQ(config.optimizer.betas, (std::array<double, 2>{0.8, 0.99}));
   EXPECT_EQ(config.lr_scheduler.warmup_steps, 50);  // 0.1 · 500
   EXPECT_EQ(config.lr_scheduler.decay_steps, 50);   // a tenth of the run
@@ -216,6 +220,8 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"dispatch.kind=pipelined_llep", "does not exist in this version; it must be \"ep\""},
       {"loss.kind=fused", "\"auto\", \"tiled\", \"ring\", \"vocab_parallel\", \"full\""},
       {"loss.tile_tokens=0", "at least 1"},
+      {"loss.z_loss_coeff=-1", "at least 0"},
+      {"loss.logit_softcap=-30", "at least 0"},
       {"loss.circulate=weights", "only a ring"},
       {"loss.circulate=logits", "\"activations\", \"weights\""},
       {"loss.ignore_index=0", "below 0"},

@@ -27,6 +27,7 @@ ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss) {
   options.circulate = loss.circulate == "activations" ? Circulate::kActivations
                       : loss.circulate == "weights"   ? Circulate::kWeights
                                                       : Circulate::kAuto;
+  options.loss_shape = {.softcap = loss.logit_softcap, .z_loss_coeff = loss.z_loss_coeff};
   return options;
 }
 

@@ -36,7 +36,7 @@ struct Round {
 class Strips {
  public:
   Strips(const VocabLossCall& call, int64_t tile_rows, int64_t max_rows, int64_t max_columns)
-      : context_(call.context), tile_rows_(std::min(tile_rows, max_rows)) {
+      : call_(call), context_(call.context), tile_rows_(std::min(tile_rows, max_rows)) {
     strip_ = context_.empty({tile_rows_ * max_columns});
     parts_ = context_.empty({2 * tile_rows_ * 3}, at::kFloat);
     if (call.wants_gradient() && context_.dtype != at::kFloat)
@@ -58,8 +58,8 @@ class Strips {
   void backward(const Round& round) const {
     for_tiles(round, [&](int64_t begin, int64_t rows) {
       const auto y = logits(round, begin, rows);
-      kernels::logits_to_gradient(y, round.stats.narrow(0, begin, rows), round.targets.narrow(0, begin, rows),
-                                  round.row_weight.narrow(0, begin, rows), round.first_column);
+      call_.to_gradient(y, round.stats.narrow(0, begin, rows), round.targets.narrow(0, begin, rows),
+                        round.row_weight.narrow(0, begin, rows), round.first_column);
       if (begin == 0) round.wait_for_gradient();
       product_accumulate(context_, FlopKind::kVocab, round.grad_weight, y.t(),
                          round.x.narrow(0, begin, rows));
@@ -83,10 +83,11 @@ class Strips {
   at::Tensor logits(const Round& round, int64_t begin, int64_t rows) const {
     const int64_t columns = round.weight.size(0);
     const auto y = strip_.narrow(0, 0, rows * columns).view({rows, columns});
-    product(context_, FlopKind::kVocab, y, round.x.narrow(0, begin, rows), round.weight.t());
+    call_.project(y, round.x.narrow(0, begin, rows), round.weight);
     return y;
   }
 
+  const VocabLossCall& call_;
   const OpContext& context_;
   int64_t tile_rows_;
   at::Tensor strip_, parts_, partial_;
@@ -111,7 +112,7 @@ class RingLoss {
   void run() {
     const bool weights = circulate_ == Circulate::kWeights;
     weights ? forward_weights() : forward_activations();
-    kernels::add_loss(call_.out.loss_1, call_.out.row_loss_N, stats_, call_.in.targets_N, {});
+    call_.add_loss(call_.out.row_loss_N, stats_, call_.in.targets_N);
     if (!call_.wants_gradient()) return;
     weights ? backward_weights() : backward_activations();
   }

@@ -68,7 +68,7 @@ class TiledLoss {
       Tile tile = std::exchange(next, t + 1 < num_tiles_ ? gather(t + 1) : Tile{});
       wait_all(tile.arriving);
       const auto strip = strip_.narrow(0, 0, tile.rows.total);
-      product(call_.context, FlopKind::kVocab, strip, tile.x, call_.in.weight_vH.t());
+      call_.project(strip, tile.x, call_.in.weight_vH);
       const auto stats = statistics(tile, strip);
       add_loss(tile, stats);
       if (call_.wants_gradient()) propagate(tile, strip, stats);
@@ -170,8 +170,8 @@ class TiledLoss {
       row_loss = row_loss_.narrow(0, 0, rows.own);
     else if (call_.out.row_loss_N.defined())
       row_loss = call_.out.row_loss_N.narrow(0, rows.begin, rows.own);
-    kernels::add_loss(call_.out.loss_1, row_loss, stats.narrow(0, rows.before, rows.own),
-                      tile.targets.narrow(0, rows.before, rows.own), {});
+    call_.add_loss(row_loss, stats.narrow(0, rows.before, rows.own),
+                   tile.targets.narrow(0, rows.before, rows.own));
     if (row_loss_.defined()) put_back(call_.out.row_loss_N, row_loss, rows);
   }
 
@@ -181,7 +181,7 @@ class TiledLoss {
 
   void propagate(const Tile& tile, const at::Tensor& strip, const at::Tensor& stats) {
     const auto& context = call_.context;
-    kernels::logits_to_gradient(strip, stats, tile.targets, tile.row_weight, call_.in.first_column);
+    call_.to_gradient(strip, stats, tile.targets, tile.row_weight, call_.in.first_column);
     product_accumulate(context, FlopKind::kVocab, call_.out.grad_weight_vH, strip.t(), tile.x);
     finish_dx();
     dx_rows_ = tile.rows;

@@ -5,6 +5,7 @@
 #include "steppe/base/error.h"
 #include "steppe/layout/layout.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/product.h"
 #include "steppe/ops/vocab_loss/vocab_loss_kinds.h"
 
 namespace steppe::ops {
@@ -122,6 +123,21 @@ int64_t resolve_tile_tokens(const VocabLossOptions& options, const VocabLossShap
   return rows > 16 ? rows / 16 * 16 : std::max<int64_t>(1, rows);
 }
 
+void VocabLossCall::project(const at::Tensor& strip, const at::Tensor& x, const at::Tensor& weight) const {
+  product(context, FlopKind::kVocab, strip, x, weight.t());
+  if (loss_shape.softcap > 0) kernels::soft_cap(strip, loss_shape.softcap);
+}
+
+void VocabLossCall::add_loss(const at::Tensor& row_loss, const at::Tensor& stats,
+                             const at::Tensor& targets) const {
+  kernels::add_loss(out.loss_1, row_loss, stats, targets, {}, loss_shape);
+}
+
+void VocabLossCall::to_gradient(const at::Tensor& strip, const at::Tensor& stats, const at::Tensor& targets,
+                                const at::Tensor& row_weight, int64_t first_column) const {
+  kernels::logits_to_gradient(strip, stats, targets, row_weight, first_column, loss_shape);
+}
+
 void vocab_loss(const VocabLossOptions& options, const OpContext& context, comm::Communicator& group,
                 const VocabLossInput& input, const VocabLossOutput& output) {
   const memory::Scope scope(memory::Category::kVocab);
@@ -131,7 +147,7 @@ void vocab_loss(const VocabLossOptions& options, const OpContext& context, comm:
                              context.itemsize()};
   const auto resolved = resolve_kind(options, shape);
   const auto tile_tokens = resolve_tile_tokens(resolved, shape);
-  const VocabLossCall call{context, group, input, output};
+  const VocabLossCall call{context, group, input, output, options.loss_shape};
   switch (resolved.kind) {
     case VocabLossKind::kVocabParallel:
       return vocab_parallel_loss(call);

@@ -2,6 +2,7 @@
 // the contract of all kinds; every kind gives the same loss and gradients, and differs in bytes and time.
 //
 //   loss = Σ_rows (log Σ_v e^{y_v} − y_target),  y = x·Wᵀ;   dx, dW of weight_row · loss_row
+//   if asked for: y = cap·tanh(x·Wᵀ/cap), and c·(log Σ_v e^{y_v})² more per row (kernels::LossShape)
 //
 // Rank r of the vocabulary group has its own rows x [N_r, H] and owns the columns [first_column,
 // first_column + v) of the vocabulary, W [v, H]; columns are cut by layout::even_part.
@@ -42,6 +43,7 @@
 #include <span>
 
 #include "steppe/comm/communicator.h"
+#include "steppe/kernels/softmax_rows.h"
 #include "steppe/ops/context.h"
 
 namespace steppe::ops {
@@ -57,6 +59,7 @@ struct VocabLossOptions {
   VocabLossKind kind;
   int64_t tile_tokens = 0;  // rows of a rank in a tile of `tiled`, of a strip in `ring`; 0: derived
   Circulate circulate = Circulate::kAuto;  // of `ring`
+  kernels::LossShape loss_shape;           // soft-capping and z-loss
 };
 
 // What a choice depends on, known to the host and the same on every rank of the group.

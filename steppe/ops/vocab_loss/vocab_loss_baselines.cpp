@@ -58,19 +58,19 @@ at::Tensor row_statistics(const OpContext& context, comm::Communicator& group, c
 }  // namespace
 
 void vocab_parallel_loss(const VocabLossCall& call) {
-  const auto& [context, group, in, out] = call;
+  const auto& [context, group, in, out, shape] = call;
   const auto x = gather_rows(context, group, in.x_NH, in.rows_of_rank);
   const auto targets = gather_rows(context, group, in.targets_N, in.rows_of_rank);
   const int64_t rows = x.size(0), v = in.weight_vH.size(0), hidden = x.size(1);
   auto logits = context.empty({rows, v});
-  product(context, FlopKind::kVocab, logits, x, in.weight_vH.t());
+  call.project(logits, x, in.weight_vH);
   const auto stats = row_statistics(context, group, logits, targets, in.first_column);
   const int64_t before = sum(in.rows_of_rank.first(group.rank()));
-  kernels::add_loss(out.loss_1, out.row_loss_N, stats.narrow(0, before, in.x_NH.size(0)), in.targets_N, {});
+  call.add_loss(out.row_loss_N, stats.narrow(0, before, in.x_NH.size(0)), in.targets_N);
   if (!out.dx_NH.defined()) return;
 
   const auto row_weight = gather_rows(context, group, in.row_weight_N, in.rows_of_rank);
-  kernels::logits_to_gradient(logits, stats, targets, row_weight, in.first_column);
+  call.to_gradient(logits, stats, targets, row_weight, in.first_column);
   product_accumulate(context, FlopKind::kVocab, out.grad_weight_vH, logits.t(), x);
   if (group.size() == 1) return product(context, FlopKind::kVocab, out.dx_NH, logits, in.weight_vH);
   const auto partial = context.empty({rows, hidden});
@@ -80,7 +80,7 @@ void vocab_parallel_loss(const VocabLossCall& call) {
 }
 
 void full_loss(const VocabLossCall& call) {
-  const auto& [context, group, in, out] = call;
+  const auto& [context, group, in, out, shape] = call;
   std::vector<int64_t> columns_of_rank;
   for (int64_t p = 0; p < group.size(); ++p) {
     columns_of_rank.push_back(layout::even_part(in.vocab_size, group.size(), p).size());
@@ -89,12 +89,12 @@ void full_loss(const VocabLossCall& call) {
   const int64_t rows = in.x_NH.size(0), hidden = in.x_NH.size(1);
   const auto logits = context.empty({rows, in.vocab_size});
   const auto stats = context.empty({rows, 3}, at::kFloat);
-  product(context, FlopKind::kVocab, logits, in.x_NH, weight.t());
+  call.project(logits, in.x_NH, weight);
   kernels::logit_statistics(stats, logits, in.targets_N, 0);
-  kernels::add_loss(out.loss_1, out.row_loss_N, stats, in.targets_N, {});
+  call.add_loss(out.row_loss_N, stats, in.targets_N);
   if (!out.dx_NH.defined()) return;
 
-  kernels::logits_to_gradient(logits, stats, in.targets_N, in.row_weight_N, 0);
+  call.to_gradient(logits, stats, in.targets_N, in.row_weight_N, 0);
   product(context, FlopKind::kVocab, out.dx_NH, logits, weight);
   const bool whole = group.size() == 1;
   const auto grad = whole ? out.grad_weight_vH : context.empty({in.vocab_size, hidden}, at::kFloat);

@@ -10,9 +10,18 @@ struct VocabLossCall {
   comm::Communicator& group;
   const VocabLossInput& in;
   const VocabLossOutput& out;
+  kernels::LossShape loss_shape;
 
   int64_t hidden() const { return in.x_NH.size(1); }
   bool wants_gradient() const { return out.dx_NH.defined(); }
+
+  // strip = the logits of x over the columns of a weight.
+  void project(const at::Tensor& strip, const at::Tensor& x, const at::Tensor& weight) const;
+  // Of rows of this rank, final statistics given.
+  void add_loss(const at::Tensor& row_loss, const at::Tensor& stats, const at::Tensor& targets) const;
+  // In place: the strip becomes the gradient of the product.
+  void to_gradient(const at::Tensor& strip, const at::Tensor& stats, const at::Tensor& targets,
+                   const at::Tensor& row_weight, int64_t first_column) const;
 };
 
 void full_loss(const VocabLossCall& call);
