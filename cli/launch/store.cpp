@@ -83,11 +83,14 @@ c10d::TCPStoreOptions store_options(std::uint16_t port, std::optional<int> liste
   return options;
 }
 
-// TCPStore's constructor has no bound when something that is not a store answers on the port; this has.
-StorePtr connect(const LaunchEnvironment& environment, const c10d::TCPStoreOptions& options) {
+// TCPStore's constructor tries twice, each time for its timeout, and has no bound at all when something that
+// is not a store answers on the port. This one takes at most `timeout`, give or take the pause in between.
+StorePtr connect(const LaunchEnvironment& environment, std::optional<int> listening, milliseconds timeout) {
+  constexpr milliseconds kPause{5000};
   std::promise<StorePtr> promise;
   auto connected = promise.get_future();
-  std::thread([promise = std::move(promise), host = environment.master_addr, options]() mutable {
+  std::thread([promise = std::move(promise), host = environment.master_addr,
+               options = store_options(environment.master_port, listening, timeout / 2)]() mutable {
     try {
       promise.set_value(c10::make_intrusive<c10d::TCPStore>(host, options));
     } catch (...) {
@@ -95,8 +98,8 @@ StorePtr connect(const LaunchEnvironment& environment, const c10d::TCPStoreOptio
     }
   }).detach();
   const std::string where = fmt::format("{}:{}", environment.master_addr, environment.master_port);
-  const double seconds = options.timeout.count() / 1000.0;
-  if (connected.wait_for(options.timeout + milliseconds(1000)) != std::future_status::ready) {
+  const double seconds = timeout.count() / 1000.0;
+  if (connected.wait_for(timeout + kPause) != std::future_status::ready) {
     throw RuntimeFailure(
         fmt::format("[launch] rank {}: what listens at {} does not answer as a store within {:g} s: is "
                     "MASTER_PORT ({}) taken "
@@ -104,7 +107,9 @@ StorePtr connect(const LaunchEnvironment& environment, const c10d::TCPStoreOptio
                     environment.rank, where, seconds, environment.master_port_source));
   }
   try {
-    return connected.get();
+    StorePtr store = connected.get();
+    store->setTimeout(timeout);
+    return store;
   } catch (const c10::Error& error) {
     throw RuntimeFailure(fmt::format(
         "[launch] rank {} cannot reach the store at {} within {:g} s: has rank 0 started there, and do "
@@ -169,9 +174,7 @@ StorePtr make_store(const LaunchEnvironment& environment, milliseconds init_time
   const auto deadline = Clock::now() + init_timeout;
   std::optional<int> listening;
   if (hosts_store(environment)) listening = listen_everywhere(environment);
-  auto store =
-      with_prefix(connect(environment, store_options(environment.master_port, listening, init_timeout)),
-                  environment.attempt);
+  auto store = with_prefix(connect(environment, listening, init_timeout), environment.attempt);
   try {
     claim_rank(*store, environment);
     wait_for_all(*store, environment, deadline, init_timeout);
@@ -196,7 +199,7 @@ LocalStore serve_local_store() {
   LaunchEnvironment environment;
   environment.master_port = local.port;
   environment.master_port_source = "chosen by --ranks";
-  local.store = with_prefix(connect(environment, store_options(local.port, fd, milliseconds(30000))), 0);
+  local.store = with_prefix(connect(environment, fd, milliseconds(30000)), 0);
   return local;
 }
 

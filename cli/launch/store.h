@@ -14,9 +14,9 @@ namespace steppe::launch {
 // alone, without an agent, gets an in-process store and opens no port. Keys are private to Steppe and to
 // this attempt (torchrun keeps its store across restarts).
 //
-// Collective over all ranks. Takes at most `init_timeout`, and throws RuntimeFailure that names the port
-// when it is in use, the address when nobody answers there, the ranks that have not arrived, two processes
-// that claim the same rank, or the failure that another rank reported meanwhile.
+// Collective over all ranks. Takes at most `init_timeout` and a few seconds, and throws RuntimeFailure that
+// names the port when it is in use, the address when nobody answers there, the ranks that have not arrived,
+// two processes that claim the same rank, or the failure that another rank reported meanwhile.
 c10::intrusive_ptr<c10d::Store> make_store(const LaunchEnvironment& environment,
                                            std::chrono::milliseconds init_timeout);
 
