@@ -53,7 +53,7 @@ StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
     const auto dh = head(state, h, /*training=*/true, {});
     h.reset();
     backward_layers(state, dh);
-    memory::current_ledger().mark("embedding backward");
+    begin_phase("embedding backward");
     ops::embedding_backward(context_, *groups_.vocab, weights_.table_view(weights_.embedding().grad()), dh,
                             weights_.vocab_interval().begin, batch.embedding);
   }
@@ -78,6 +78,11 @@ EvaluationResult Step::evaluate(std::span<const data::Microbatch> micro_batches,
   }
   const double own = sums.loss_1.is_meta() ? 0.0 : sums.loss_1.item<double>();
   return {comm::all_reduce_sum(*groups_.control, own), sizes.num_targets};
+}
+
+void Step::begin_phase(std::string name) {
+  memory::current_ledger().mark(std::move(name));
+  on_phase_();
 }
 
 Step::Accumulators Step::make_accumulators() const {
@@ -108,7 +113,7 @@ model::LayerCall Step::call(int64_t layer, const DeviceBatch& batch, const model
 }
 
 at::Tensor Step::embed(const DeviceBatch& batch) {
-  memory::current_ledger().mark("embedding forward");
+  begin_phase("embedding forward");
   const memory::Scope scope(Category::kBoundary);
   const auto h = context_.empty({batch.num_tokens(), model_.hidden_size});
   ops::embedding_forward(context_, *groups_.vocab, h, weights_.table_view(weights_.embedding().working()),
@@ -121,14 +126,15 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
   const bool keep_all = training && config_.recompute == Recompute::kNone;
   model::GatheredUnit next(context_, weights_.dense(0));
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    memory::current_ledger().mark(fmt::format("layer {} forward", layer));
+    begin_phase(fmt::format("layer {} forward", layer));
     auto gathered = std::move(next);
     if (layer + 1 < num_layers) next = model::GatheredUnit(context_, weights_.dense(layer + 1));
     const auto weights = layer_weights(layer, gathered.wait());
     if (training) state.boundaries.save(layer, h_nH);
     const auto output_category = layer + 1 < num_layers ? Category::kBoundary : Category::kResidual;
     auto& layer_state = state.layers[layer];
-    h_nH = model::layer_forward(call(layer, state.batch, weights), h_nH, layer_state, keep_all, output_category);
+    h_nH =
+        model::layer_forward(call(layer, state.batch, weights), h_nH, layer_state, keep_all, output_category);
     if (training) {
       kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, layer, 1), h_nH);
       if (layer_state.routing) {
@@ -144,8 +150,9 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
   return h_nH;
 }
 
-at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool training, const TokenLossSink& sink) {
-  memory::current_ledger().mark("vocabulary loss");
+at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool training,
+                      const TokenLossSink& sink) {
+  begin_phase("vocabulary loss");
   const memory::Scope scope(Category::kResidual);
   model::GatheredUnit gathered(context_, weights_.final_norm());
   const auto norm_weight = weights_.final_norm_view(gathered.wait());
@@ -158,18 +165,23 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
     dx = context_.empty(h_nH.sizes());
     grad_weight = weights_.table_view(weights_.head().grad());
   }
-  ops::vocab_loss(config_.loss, context_, *groups_.vocab,
-                  {x, state.batch.targets_n, state.batch.row_weight_n, weights_.table_view(weights_.head().working()),
-                   model_.vocab_size, weights_.vocab_interval().begin, state.batch.rows_of_vocab_rank,
-                   state.batch.host_targets, state.batch.targets_of_vocab_rank},
-                  {state.sums.loss_1, row_loss, dx, grad_weight});
+  ops::vocab_loss(
+      config_.loss, context_, *groups_.vocab,
+      {x, state.batch.targets_n, state.batch.row_weight_n, weights_.table_view(weights_.head().working()),
+       model_.vocab_size, weights_.vocab_interval().begin, state.batch.rows_of_vocab_rank,
+       state.batch.host_targets, state.batch.targets_of_vocab_rank},
+      {state.sums.loss_1, row_loss, dx, grad_weight});
   if (sink) sink(state.batch.row.token_ids, row_loss);
   if (!training) return {};
   const int64_t head_slot = model_.num_hidden_layers;
   kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, head_slot, 1), dx);
   GradientBuffer grads(context_, weights_.final_norm());
-  kernels::rms_norm_backward({.dx = dx, .grad_weight = weights_.final_norm_view(grads.flat()), .dy = dx, .x = h_nH,
-                              .weight = norm_weight, .inv_rms = inv_rms});
+  kernels::rms_norm_backward({.dx = dx,
+                              .grad_weight = weights_.final_norm_view(grads.flat()),
+                              .dy = dx,
+                              .x = h_nH,
+                              .weight = norm_weight,
+                              .inv_rms = inv_rms});
   grads.start_reduce(context_);
   grads.finish();
   return dx;
@@ -180,7 +192,7 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
   model::GatheredUnit next(context_, weights_.dense(num_layers - 1));
   GradientBuffer reducing;
   for (int64_t layer = num_layers - 1; layer >= 0; --layer) {
-    memory::current_ledger().mark(fmt::format("layer {} backward", layer));
+    begin_phase(fmt::format("layer {} backward", layer));
     auto gathered = std::move(next);
     if (layer > 0) next = model::GatheredUnit(context_, weights_.dense(layer - 1));
     const auto weights = layer_weights(layer, gathered.wait());
@@ -188,7 +200,8 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
     const auto h = state.boundaries.restore(layer);
     model::layer_backward(call(layer, state.batch, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
                           state.layers[layer]);
-    // The previous layer's sum travelled while this one worked; it is released here, whether it was done or not.
+    // The previous layer's sum travelled while this one worked; it is released here, whether it was done or
+    // not.
     reducing.finish();
     grads.start_reduce(context_);
     reducing = std::move(grads);

@@ -60,6 +60,10 @@ class Step {
        comm::Groups& groups, const ops::OpContext& context, model::ModelWeights& weights,
        ops::RoutingSource& routing);
 
+  // Called as each phase of a step begins ("layer 3 backward"), so that a watchdog can tell a long step from
+  // a hang.
+  void on_phase(std::function<void()> call) { on_phase_ = std::move(call); }
+
   // Gradients of the batch into the units' accumulators, summed over everything; the first half of train().
   StepResult accumulate(std::span<const data::Microbatch> micro_batches);
   // Clipping, AdamW and the expert biases; the second half. `step` is 1 for the first update.
@@ -77,6 +81,7 @@ class Step {
     at::Tensor nonfinite_layers;  // int64, one per layer and one for the head
   };
 
+  void begin_phase(std::string name);
   Accumulators make_accumulators() const;
   model::LayerCall call(int64_t layer, const DeviceBatch& batch, const model::LayerWeights& weights);
   model::LayerWeights layer_weights(int64_t layer, const at::Tensor& dense_flat);
@@ -100,7 +105,7 @@ class Step {
   model::ModelWeights& weights_;
   model::RotaryFrequencies frequencies_;
   model::LayerContext layer_context_;
-  Accumulators sums_;
+  std::function<void()> on_phase_ = [] {};
   std::vector<std::vector<int64_t>> local_load_;  // [layer][expert], this rank's routes of the step
 };
 

@@ -47,7 +47,7 @@ std::string first_nonfinite(const std::vector<std::vector<int64_t>>& counts, int
 }  // namespace
 
 void Step::finish_gradients(Accumulators& sums) {
-  memory::current_ledger().mark("gradients over replicas");
+  begin_phase("gradients over replicas");
   for (auto& unit : weights_.units()) {
     if (unit.kind() == model::UnitKind::kReplicated) reduce_over_replicas(context_, unit);
     kernels::add_sum_of_squares(sums.square_sum_1, unit.shard().grad);
@@ -120,7 +120,7 @@ void Step::update(StepResult& result, double lr, int64_t step) {
         step, result.loss, result.grad_norm, result.nonfinite);
     return;
   }
-  memory::current_ledger().mark("optimizer");
+  begin_phase("optimizer");
   std::vector<const optim::ParameterShard*> shards;
   for (auto& unit : weights_.units()) shards.push_back(&unit.shard());
   optim::adamw_step(config_.adamw, {lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step},

@@ -71,6 +71,8 @@ struct Trainer::State {
   Reporter reporter;
   int64_t tokens = 0;
   Clock::time_point begin = Clock::now();
+  int64_t current_step = 0;
+  const char* current_work = "set-up";
 
   State(const recipe::RunConfig& given_run, Process given_process, const Log& given_log)
       : run(given_run),
@@ -89,14 +91,22 @@ struct Trainer::State {
         routing(routing_source(run, model)),
         step(train::step_config(run), model, layout, groups, context, weights, *routing),
         schedule(train::schedule_config(run)),
-        reporter(run, log, process.rank == 0, process.color) {}
+        reporter(run, log, process.rank == 0, process.color) {
+    step.on_phase([this] { process.progress(current_step, current_work); });
+  }
 
   void announce() const;
+  void begins(int64_t number, const char* work);
   metrics::StepMetrics train_step(int64_t number);
   std::vector<metrics::ValidationResult> validate(int64_t number);
   void add_memory(metrics::StepMetrics& metrics);
   int agreed_stop_signal();
 };
+
+void Trainer::State::begins(int64_t number, const char* work) {
+  current_step = number, current_work = work;
+  process.progress(number, work);
+}
 
 void Trainer::State::announce() const {
   const auto batch = batch_shape(run, layout_config);
@@ -161,7 +171,7 @@ std::vector<metrics::ValidationResult> Trainer::State::validate(int64_t number) 
     metrics::ValidationResult result{data.validation_name(set), 0, 0};
     double sum = 0;
     for (int64_t s = 0; s < steps; ++s) {
-      process.progress(number, "validation");
+      begins(number, "validation");
       const auto evaluated = step.evaluate(data.validation_microbatches(set, s));
       sum += evaluated.loss_sum;
       result.tokens += evaluated.num_targets;
@@ -217,7 +227,7 @@ Outcome Trainer::run() {
   }
   Outcome outcome;
   for (int64_t number = 1; number <= s.run.training.steps; ++number) {
-    s.process.progress(number, "step");
+    s.begins(number, "step");
     auto metrics = s.train_step(number);
     s.add_memory(metrics);
     outcome.step = number;
