@@ -21,7 +21,7 @@
 #include "steppe/checkpoint/safetensors.h"
 #include "steppe/comm/groups.h"
 #include "steppe/data/batch_plan.h"
-#include "steppe/data/test_files.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/layout/layout.h"
 #include "steppe/model/hugging_face_config.h"
 #include "steppe/model/weights.h"
@@ -38,7 +38,7 @@ constexpr double kFirstLossTolerance = 2e-6, kLossTolerance = 1e-4, kGradientTol
 class Reference : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = new data::TemporaryFolder;
+    folder_ = new TemporaryFolder;
     const std::string python = STEPPE_PYTHON_FOR_TEST;
     ASSERT_FALSE(python.empty()) << "CMake was not told of a Python";
     const std::string command = "'" + python + "' '" STEPPE_MAKE_REFERENCE "' '" + (*folder_ / "") + "' > '" +
@@ -55,10 +55,10 @@ class Reference : public ::testing::Test {
   }
   void SetUp() override { ASSERT_NE(file_, nullptr) << "make_reference.py failed"; }
 
-  static data::TemporaryFolder* folder_;
+  static TemporaryFolder* folder_;
   static checkpoint::SafetensorsFile* file_;
 };
-data::TemporaryFolder* Reference::folder_ = nullptr;
+TemporaryFolder* Reference::folder_ = nullptr;
 checkpoint::SafetensorsFile* Reference::file_ = nullptr;
 
 // Each step's rows as one micro-batch; every row is a document.
