@@ -66,11 +66,17 @@ struct DryCase {
   std::vector<data::Microbatch> batch(int64_t step, int64_t group) const {
     auto batch = small_batch(run, step, group);
     const int64_t degree = run.layout.vocab_degree, rows = run.model.vocab_size / degree;
-    // Every rank's shard asks each owner of the embedding for equally many rows.
+    if (run.layout.world_size == 1) return batch;
+    // Every rank's shard asks each owner of the embedding for equally many rows, and has equally many
+    // targets.
     for (auto& micro_batch : batch) {
-      auto& tokens = micro_batch.tokens;
-      for (size_t i = 0; i < tokens.size() && degree > 1; ++i) {
-        tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) % degree * rows + tokens[i] % rows);
+      micro_batch.num_targets = 0;
+      for (int64_t i = 0; i < micro_batch.num_tokens(); ++i) {
+        auto& token = micro_batch.tokens[i];
+        token = static_cast<int32_t>(i % degree * rows + token % rows);
+        const bool ignored = i % 8 == 7;
+        micro_batch.targets[i] = ignored ? data::kIgnoredTarget : token;
+        micro_batch.num_targets += ignored ? 0 : 1;
       }
     }
     return batch;
