@@ -147,7 +147,9 @@ void vocab_loss(const VocabLossOptions& options, const OpContext& context, comm:
                              context.itemsize()};
   const auto resolved = resolve_kind(options, shape);
   const auto tile_tokens = resolve_tile_tokens(resolved, shape);
-  const VocabLossCall call{context, group, input, output, options.loss_shape};
+  auto loss_shape = options.loss_shape;
+  if (!output.dx_NH.defined()) loss_shape.z_loss_coeff = 0;
+  const VocabLossCall call{context, group, input, output, loss_shape};
   switch (resolved.kind) {
     case VocabLossKind::kVocabParallel:
       return vocab_parallel_loss(call);

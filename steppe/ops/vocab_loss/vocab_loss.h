@@ -59,7 +59,8 @@ struct VocabLossOptions {
   VocabLossKind kind;
   int64_t tile_tokens = 0;  // rows of a rank in a tile of `tiled`, of a strip in `ring`; 0: derived
   Circulate circulate = Circulate::kAuto;  // of `ring`
-  kernels::LossShape loss_shape;           // soft-capping and z-loss
+  // Soft-capping and z-loss. A z-loss is a matter of training: in evaluation it is left out.
+  kernels::LossShape loss_shape;
 };
 
 // What a choice depends on, known to the host and the same on every rank of the group.

@@ -70,6 +70,23 @@ TEST(VocabLossShape, SoftCappingAndZLossMatchAutograd) {
   }
 }
 
+TEST(VocabLossShape, EvaluationCapsButLeavesTheZLossOut) {
+  GroupCase of{{9, 4}};
+  const auto batch = make_batch(of);
+  on_group(of, [&](int rank, comm::Communicator& group) {
+    for (auto [name, options] : every_kind()) {
+      RankRun both(of, batch, rank), capped(of, batch, rank), plain(of, batch, rank);
+      plain.run(options, group, /*gradient=*/false);
+      options.loss_shape.softcap = 0.5;
+      capped.run(options, group, /*gradient=*/false);
+      options.loss_shape.z_loss_coeff = 0.1;
+      both.run(options, group, /*gradient=*/false);
+      EXPECT_TRUE(at::equal(both.loss, capped.loss)) << name;
+      EXPECT_FALSE(at::equal(capped.loss, plain.loss)) << name;
+    }
+  });
+}
+
 // The cap holds where the products themselves would overflow an exponential.
 TEST(VocabLossShape, CapsLogitsOfTenThousand) {
   GroupCase of{{9}};
