@@ -1,53 +1,33 @@
 #include "steppe/ops/expert_mlp/expert_mlp.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "steppe/base/error.h"
 #include "steppe/kernels/swiglu.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/expert_mlp/tiles.h"
 #include "steppe/ops/product.h"
 
 namespace steppe::ops {
 namespace {
 
-// Rows of one expert within a tile.
-struct Segment {
-  int64_t expert, begin, rows;
-};
-using Tile = std::vector<Segment>;
-
-// Whole experts while they fit, then parts of one.
-std::vector<Tile> cut_tiles(std::span<const int64_t> rows_of_expert, int64_t tile_rows) {
-  const int64_t limit = tile_rows > 0 ? tile_rows : std::numeric_limits<int64_t>::max();
-  std::vector<Tile> tiles;
-  int64_t filled = limit, row = 0;
-  for (int64_t e = 0; e < static_cast<int64_t>(rows_of_expert.size()); ++e) {
-    for (int64_t left = rows_of_expert[e]; left > 0;) {
-      if (filled == limit || (left > limit - filled && left <= limit)) {
-        tiles.emplace_back();
-        filled = 0;
-      }
-      const int64_t rows = std::min(left, limit - filled);
-      tiles.back().push_back({e, row, rows});
-      filled += rows, row += rows, left -= rows;
-    }
-  }
-  return tiles;
-}
-
-int64_t rows_of(const Tile& tile) {
-  int64_t rows = 0;
-  for (const auto& segment : tile) rows += segment.rows;
-  return rows;
-}
-
 int64_t largest(const std::vector<Tile>& tiles) {
   int64_t rows = 0;
   for (const auto& tile : tiles) rows = std::max(rows, rows_of(tile));
   return rows;
+}
+
+// The caller's, or one for this call.
+ExpertWorkspace workspace(const OpContext& context, const ExpertRows& rows, int64_t most, int64_t two_i, bool kept) {
+  const auto& given = rows.workspace;
+  if (!given.act_TI.defined()) {
+    return {kept ? at::Tensor{} : context.empty({most, two_i}), context.empty({most, two_i / 2})};
+  }
+  STEPPE_ASSERT(given.act_TI.size(0) >= most, "[expert_mlp] a workspace of {} rows for a tile of {}",
+                given.act_TI.size(0), most);
+  return given;
 }
 
 // Calls use(segment, rows of the segment within the tile's buffers).
@@ -68,8 +48,7 @@ void expert_mlp_forward(const OpContext& context, const at::Tensor& y_RH, const 
   if (total == 0) return;
   const auto tiles = cut_tiles(rows.rows_of_expert, tile_rows);
   const int64_t most = largest(tiles);
-  const auto gate_up_tile = keep_gate_up_R2I.defined() ? at::Tensor{} : context.empty({most, two_i});
-  const auto act_tile = context.empty({most, two_i / 2});
+  const auto [gate_up_tile, act_tile] = workspace(context, rows, most, two_i, keep_gate_up_R2I.defined());
   for (const auto& tile : tiles) {
     const int64_t begin = tile.front().begin, n = rows_of(tile);
     const auto gate_up =
@@ -94,8 +73,7 @@ void expert_mlp_backward(const OpContext& context, const ExpertBackward& args) {
   const bool kept = args.kept_gate_up_R2I.defined();
   const auto tiles = cut_tiles(rows.rows_of_expert, args.tile_rows);
   const int64_t most = largest(tiles);
-  const auto gate_up_tile = kept ? at::Tensor{} : context.empty({most, two_i});
-  const auto act_tile = context.empty({most, two_i / 2});
+  const auto [gate_up_tile, act_tile] = workspace(context, rows, most, two_i, kept);
   for (const auto& tile : tiles) {
     const int64_t begin = tile.front().begin, n = rows_of(tile);
     const auto gate_up = kept ? args.kept_gate_up_R2I.narrow(0, begin, n) : gate_up_tile.narrow(0, 0, n);

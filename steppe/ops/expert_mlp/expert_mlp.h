@@ -27,10 +27,16 @@ struct ExpertGradients {  // fp32, accumulated
   at::Tensor gate_up_E2IH, down_EHI;
 };
 
+// Room for one tile of at least as many rows as the call's largest.
+struct ExpertWorkspace {
+  at::Tensor gate_up_T2I, act_TI;
+};
+
 struct ExpertRows {
   at::Tensor x_RH;
   at::Tensor weight_R;  // routing weights, fp32
   std::span<const int64_t> rows_of_expert;
+  ExpertWorkspace workspace{};  // undefined: allocated by the call
 };
 
 // y [R, H] may be x: a tile's output is written over its input. `keep_gate_up` [R, 2I] (or undefined)

@@ -1,138 +1,22 @@
-#include <numeric>
-
-#include "steppe/base/error.h"
-#include "steppe/comm/collectives.h"
-#include "steppe/kernels/permute.h"
-#include "steppe/memory/scope.h"
 #include "steppe/ops/moe_dispatch/ep_plan.h"
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
+#include "steppe/ops/moe_dispatch/one_shot.h"
 
 namespace steppe::ops {
-namespace {
 
-using memory::Category;
-
-struct RouteOrder {
-  at::Tensor slot_of_route, route_of_slot;
-};
-
-RouteOrder order_routes(const OpContext& context, const EpPlan& plan, const PinnedRouting& routing) {
-  RouteOrder order{context.empty({plan.num_sent}, at::kInt), context.empty({plan.num_sent}, at::kInt)};
-  kernels::sort_routes(order.slot_of_route, order.route_of_slot, routing.ids_Nk, plan.first_slot_of_expert);
-  return order;
-}
-
-// One side of a layer's dispatch: rows in token order out to expert order, and back.
-class Transport {
- public:
-  Transport(const OpContext& context, comm::Communicator& group, const EpPlan& plan)
-      : context_(context), group_(group), plan_(plan) {}
-
-  // values [num_sent, …] in slot order → [num_received, …] in expert order. Releases `sent` on the way.
-  at::Tensor to_experts(at::Tensor sent) const {
-    if (group_.size() == 1) return sent;
-    auto received = empty_like_rows(sent, plan_.num_received);
-    comm::all_to_all_rows(group_, received, sent, plan_.receive_rows, plan_.send_rows).wait();
-    sent.reset();
-    return regrouped(std::move(received), plan_.to_expert_order);
-  }
-
-  // The way back: [num_received, …] in expert order → [num_sent, …] in slot order.
-  at::Tensor from_experts(at::Tensor rows) const {
-    if (group_.size() == 1) return rows;
-    const auto ordered = regrouped(std::move(rows), plan_.to_source_order);
-    auto returned = empty_like_rows(ordered, plan_.num_sent);
-    comm::all_to_all_rows(group_, returned, ordered, plan_.send_rows, plan_.receive_rows).wait();
-    return returned;
-  }
-
-  at::Tensor rows_of_tokens(const at::Tensor& x_NH, const RouteOrder& order, int64_t k) const {
-    const auto rows = context_.empty({plan_.num_sent, x_NH.size(1)});
-    kernels::gather_rows_of_routes(rows, x_NH, order.route_of_slot, k);
-    return rows;
-  }
-
-  at::Tensor values_of_routes(const at::Tensor& values_Nk, const RouteOrder& order) const {
-    const auto values = context_.empty({plan_.num_sent}, at::kFloat);
-    kernels::gather_values(values, values_Nk.view({-1}), order.route_of_slot);
-    return values;
-  }
-
- private:
-  at::Tensor empty_like_rows(const at::Tensor& like, int64_t rows) const {
-    auto sizes = like.sizes().vec();
-    sizes[0] = rows;
-    return context_.empty(sizes, like.scalar_type());
-  }
-
-  at::Tensor regrouped(at::Tensor rows, const std::vector<kernels::RowBlock>& blocks) const {
-    const auto out = empty_like_rows(rows, rows.size(0));
-    kernels::copy_row_blocks(out, rows, blocks);
-    return out;
-  }
-
-  const OpContext& context_;
-  comm::Communicator& group_;
-  const EpPlan& plan_;
-};
-
-}  // namespace
-
-RouteCounts exchange_route_counts(comm::Communicator& expert_group, std::span<const int64_t> counts_E) {
-  return {static_cast<int64_t>(counts_E.size()), expert_group.all_gather_host(counts_E)};
-}
-
-void ep_forward(const OpContext& context, comm::Communicator& group, const at::Tensor& y_NH, const at::Tensor& x_NH,
-                const PinnedRouting& routing, const ExpertWeights& weights, const DispatchOptions& options,
-                DispatchSaved* saved) {
-  const memory::Scope scope(Category::kDispatch);
-  const int64_t k = routing.ids_Nk.size(1);
-  const auto plan = plan_ep(routing.counts, group.rank(), group.size());
-  const auto order = order_routes(context, plan, routing);
-  const Transport transport(context, group, plan);
-
-  auto weight_R = transport.to_experts(transport.values_of_routes(routing.weights_Nk, order));
-  auto x_RH = transport.to_experts(transport.rows_of_tokens(x_NH, order, k));
-  auto y_RH = x_RH;
-  if (saved != nullptr) {
-    const memory::Scope kept(Category::kSaved);
-    saved->gate_up_R2I = context.empty({plan.num_received, weights.gate_up_E2IH.size(1)});
-    saved->x_RH = x_RH, saved->weight_R = weight_R;
-    saved->slot_of_route = order.slot_of_route, saved->route_of_slot = order.route_of_slot;
-  }
-  if (saved != nullptr) y_RH = context.empty({plan.num_received, x_NH.size(1)});
-  expert_mlp_forward(context, y_RH, {x_RH, weight_R, plan.rows_of_expert}, weights,
-                     saved != nullptr ? saved->gate_up_R2I : at::Tensor{}, options.tile_rows);
-  x_RH.reset(), weight_R.reset();
-  const auto rows = transport.from_experts(std::move(y_RH));
-  kernels::combine_rows(y_NH, rows, order.slot_of_route, k, /*add=*/true);
+void ep_forward(const OpContext& context, comm::Communicator& group, const at::Tensor& y_NH,
+                const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
+                const DispatchOptions& options, DispatchSaved* saved) {
+  const auto schedule = plan_ep(routing.counts, group.rank(), group.size());
+  one_shot_forward({context, group, routing, schedule, weights, options.tile_rows}, y_NH, x_NH, saved);
 }
 
 void ep_backward(const OpContext& context, comm::Communicator& group, const DispatchGradients& grads,
                  const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
                  const ExpertWeights& weights, const DispatchOptions& options, DispatchSaved* saved) {
-  const memory::Scope scope(Category::kDispatch);
-  const int64_t k = routing.ids_Nk.size(1);
-  const auto plan = plan_ep(routing.counts, group.rank(), group.size());
-  const Transport transport(context, group, plan);
-  DispatchSaved kept;
-  if (saved != nullptr) std::swap(kept, *saved);
-  const auto order = saved != nullptr ? RouteOrder{kept.slot_of_route, kept.route_of_slot}
-                                      : order_routes(context, plan, routing);
-  if (saved == nullptr) {
-    kept.weight_R = transport.to_experts(transport.values_of_routes(routing.weights_Nk, order));
-    kept.x_RH = transport.to_experts(transport.rows_of_tokens(x_NH, order, k));
-  }
-  auto dy_RH = transport.to_experts(transport.rows_of_tokens(dy_NH, order, k));
-  auto dweight_R = context.empty({plan.num_received}, at::kFloat);
-  expert_mlp_backward(context, {dy_RH, dweight_R, {kept.x_RH, kept.weight_R, plan.rows_of_expert}, weights,
-                                grads.experts, kept.gate_up_R2I, options.tile_rows});
-  kept.x_RH.reset(), kept.weight_R.reset(), kept.gate_up_R2I.reset();
-
-  const auto dweights = transport.from_experts(std::move(dweight_R));
-  kernels::gather_values(grads.dweights_Nk.view({-1}), dweights, order.slot_of_route);
-  const auto dx_rows = transport.from_experts(std::move(dy_RH));
-  kernels::combine_rows(grads.dx_NH, dx_rows, order.slot_of_route, k, /*add=*/false);
+  const auto schedule = plan_ep(routing.counts, group.rank(), group.size());
+  one_shot_backward({context, group, routing, schedule, weights, options.tile_rows}, grads, dy_NH, x_NH,
+                    saved);
 }
 
 }  // namespace steppe::ops

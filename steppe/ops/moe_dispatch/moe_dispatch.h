@@ -1,22 +1,28 @@
-// Expert dispatch: every token's rows travel to the ranks that hold its experts, through them, and back, where a
-// token's k results are added. This header is the contract of all kinds; `ep` is the plain all-to-all one.
+// Expert dispatch: every token's rows travel to the ranks that hold its experts, through them, and back,
+// where a token's k results are added. This header is the contract of all kinds.
 //
 //   y [N, H] += Σ_j expert_{ids[t,j]}(x_t) · weights[t,j]
 //
 // `ep`: order by destination, one all-to-all-v out, the experts, one back.
-// Shapes: x [N, H] in the working dtype, ids [N, k] int32, weights [N, k] fp32; a token may list an expert more than
-// once, each listing is a route of its own. Experts are dealt to the E_p ranks of the group in order, E/E_p each.
-// Collective over the expert group, one call per layer and pass, in the same order on all its ranks; ranks may have
-// any N, 0 included. Host syncs: none here; the counts come from exchange_route_counts, one host exchange per layer
+// `llep`: the same with the rows shared out by load: what an overloaded rank cannot take goes to helpers, to
+// which the expert's weights travel once per pass, and from which its weight gradient comes home
+// (least_loaded.h). `pipelined_llep`: the tokens in K chunks; while the experts work on one, the chunk before
+// leaves and the next one arrives (pipelined.h). With one chunk it is `llep`. Shapes: x [N, H] in the working
+// dtype, ids [N, k] int32, weights [N, k] fp32; a token may list an expert more than once, each listing is a
+// route of its own. Experts are dealt to the E_p ranks of the group in order, E/E_p each. Collective over the
+// expert group, one call per layer and pass, in the same order on all its ranks; ranks may have any N, 0
+// included. Host syncs: none here; the counts come from exchange_route_counts, one host exchange per layer
 // and micro-batch.
-// Allocates in category `dispatch`, with n = N·k routes sent and R received: forward the send buffer n·H, the
-// receive buffer R·H, and its regrouping by expert R·H (never all three at once; with E_p = 1 only n·H), indices
-// 8·n bytes and weights 4·R; backward the same for x and for dy, and the weights' gradients 4·R, which return as
-// 4·n. In category `expert`: see expert_mlp.h. With `saved` one more R·H, the experts' results, and x, weights and
-// indices stay until the backward; gate and up are booked to `saved`.
-// Keeps nothing sized by the routing between the passes, unless `saved` is given.
-// Deterministic: results are added in the order j = 0 … k−1, in fp32.
-// Source: GShard (Lepikhin et al. 2020), as in Megatron Core's all-to-all dispatcher.
+// Allocates in category `dispatch`, with n = N·k routes sent and R received, for `ep` and `llep`: forward the
+// send buffer n·H, the receive buffer R·H, and its regrouping by expert R·H (never all three at once; with
+// E_p = 1 only n·H), indices 8·n bytes (`llep` 20·n where something moves) and weights 4·R; backward the same
+// for x and for dy, and the weights' gradients 4·R, which return as 4·n. In category `expert`: see
+// expert_mlp.h. With `saved` one more R·H, the experts' results, and x, weights and indices stay until the
+// backward; gate and up are booked to `saved`. Weights of foreign experts in category `gathered`; their fp32
+// gradients, and one more expert's where they come home, in `grads`. `pipelined_llep`: see pipelined.h. Keeps
+// nothing sized by the routing between the passes, unless `saved` is given. Deterministic: results are added
+// in the order j = 0 … k−1, in fp32; gradients of helpers by rank. Source: GShard (Lepikhin et al. 2020), as
+// in Megatron Core's all-to-all dispatcher; arXiv 2601.17111.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +32,14 @@
 #include "steppe/comm/communicator.h"
 #include "steppe/ops/context.h"
 #include "steppe/ops/expert_mlp/expert_mlp.h"
+#include "steppe/ops/moe_dispatch/dispatch_plan.h"
+#include "steppe/ops/moe_dispatch/route_counts.h"
 
 namespace steppe::ops {
 
-// Routes from every source rank of the expert group to every expert, known to all ranks of the group.
-struct RouteCounts {
-  int64_t num_experts = 0;
-  std::vector<int64_t> routes;  // [source][expert]
-  int64_t from_to(int64_t source, int64_t expert) const { return routes[source * num_experts + expert]; }
-};
-RouteCounts exchange_route_counts(comm::Communicator& expert_group, std::span<const int64_t> counts_E);
+// counts: this rank's, [chunk][expert], for each chunk of `split`.
+RouteCounts exchange_route_counts(comm::Communicator& expert_group, std::span<const int64_t> counts_KE,
+                                  const ChunkSplit& split = {});
 
 // What was decided for a layer and micro-batch; pinned from its first forward to its backward.
 struct PinnedRouting {
@@ -50,20 +54,39 @@ struct DispatchSaved {
   at::Tensor x_RH, weight_R, gate_up_R2I;
 };
 
+enum class DispatchKind { kEp, kLlep, kPipelinedLlep };
+
 struct DispatchOptions {
-  int64_t tile_rows = 0;  // rows of an expert tile; 0: all at once
+  int64_t tile_rows = 0;  // rows of an expert tile; 0: all at once (pipelined_llep: derived from the chunk)
+  DispatchKind kind = DispatchKind::kEp;
+  DispatchPlanOptions plan;     // of all kinds but ep
+  int64_t token_budget = 4096;  // c: tokens per rank and chunk, of pipelined_llep
+  int64_t max_chunks = 10;      // K_max: wins over the budget
+  Membership membership = Membership::kStrided;
 };
+
+// How a micro-batch is cut, given the largest N of the group.
+ChunkSplit split_tokens(const DispatchOptions& options, int64_t largest_num_tokens);
+
+struct DispatchGradients {
+  at::Tensor dx_NH;         // written
+  at::Tensor dweights_Nk;   // written
+  ExpertGradients experts;  // accumulated
+};
+
+// The kind that the options name. Backward recomputes gate and up, unless `saved` is given, which is
+// consumed.
+void dispatch_forward(const OpContext& context, comm::Communicator& expert_group, const at::Tensor& y_NH,
+                      const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
+                      const DispatchOptions& options, DispatchSaved* saved);
+void dispatch_backward(const OpContext& context, comm::Communicator& expert_group,
+                       const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
+                       const PinnedRouting& routing, const ExpertWeights& weights,
+                       const DispatchOptions& options, DispatchSaved* saved);
 
 void ep_forward(const OpContext& context, comm::Communicator& expert_group, const at::Tensor& y_NH,
                 const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
                 const DispatchOptions& options, DispatchSaved* saved);
-
-struct DispatchGradients {
-  at::Tensor dx_NH;        // written
-  at::Tensor dweights_Nk;  // written
-  ExpertGradients experts; // accumulated
-};
-// Recomputes gate and up, unless `saved` is given, which is consumed.
 void ep_backward(const OpContext& context, comm::Communicator& expert_group, const DispatchGradients& grads,
                  const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
                  const ExpertWeights& weights, const DispatchOptions& options, DispatchSaved* saved);

@@ -1,0 +1,33 @@
+// Dispatch in chunks through two slots. While the experts work on chunk i in one slot, the results of chunk
+// i−1 leave the other, then chunk i+1 arrives in it: one totally ordered queue of transfers, and no host
+// synchronization but the waits for buffers. Contract: moe_dispatch.h.
+//
+// Allocates once per pass and reuses for every chunk, with c tokens in this rank's largest chunk, c_eff in the
+// group's, b bytes a value:
+//   dispatch  slots of max(33, ⌈R/g⌉) granules of g = ⌈k·c_eff/32⌉ rows for the rank's largest R, at most
+//             E_p·k·c_eff rows: 2 of them forward, 4 backward (x and dy); 2 source buffers of k·c rows;
+//             a routing weight per row of 2 slots and of one source buffer; order, ids and weights of the
+//             chunks at hand, 44·k·c bytes
+//   expert    one tile of T = max(⌈k·c_eff/16⌉, min(512, ⌈k·c_eff/8⌉)) rows, or tile_rows: H + 3I values a
+//             row forward, 2H + 3I backward, and one fp32 weight, backward two
+// None of it depends on the routing while no chunk brings the rank more than 33 granules. Keeps nothing
+// between the passes.
+#pragma once
+
+#include "steppe/ops/moe_dispatch/moe_dispatch.h"
+
+namespace steppe::ops {
+
+void pipelined_forward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
+                       const at::Tensor& y_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
+                       const ExpertWeights& weights, int64_t tile_rows);
+void pipelined_backward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
+                        const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
+                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows);
+
+// Rows of a destination slot of `rank`.
+int64_t slot_rows(const DispatchPlan& plan, int64_t rank);
+// Rows of an expert tile, given the option.
+int64_t tile_rows_of(const DispatchPlan& plan, int64_t tile_rows);
+
+}  // namespace steppe::ops

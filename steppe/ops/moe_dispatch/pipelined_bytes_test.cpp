@@ -1,0 +1,218 @@
+// What pipelined_llep holds: the header's claims to the byte, the bound, the dry run, and sizes of real
+// models.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "steppe/comm/shape_only_communicator.h"
+#include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/kinds_test.h"
+#include "steppe/ops/moe_dispatch/pipelined.h"
+#include "steppe/ops/moe_dispatch/plan_cases_test.h"
+
+namespace steppe::ops {
+namespace {
+
+using memory::BytesByCategory;
+using memory::Category;
+
+int64_t of(const BytesByCategory& bytes, Category category) {
+  return bytes[static_cast<size_t>(category)];
+}
+
+// Own peaks of the categories while `run` runs, over what was there before; and what is left.
+struct Watched {
+  int64_t dispatch = 0, expert = 0, peak = 0, left = 0;
+};
+template <class Run>
+Watched watch(Run run) {
+  auto& ledger = memory::current_ledger();
+  ledger.reset_peak();
+  const int64_t before = ledger.live_bytes();
+  run();
+  const auto own = ledger.peak_by_own_category();
+  return {of(own, Category::kDispatch), of(own, Category::kExpert), ledger.peak().bytes,
+          ledger.live_bytes() - before};
+}
+
+// The header's claims.
+Watched claim(const DispatchPlan& plan, int rank, int64_t own_chunk_tokens, int64_t hidden,
+              int64_t intermediate, int64_t item, bool backward) {
+  const int64_t slot = slot_rows(plan, rank), routes = plan.top_k * own_chunk_tokens,
+                tile = tile_rows_of(plan, 0);
+  Watched claim;
+  claim.dispatch =
+      slot * ((backward ? 4 : 2) * hidden * item + 2 * 4) + routes * (2 * hidden * item + 4 + 44);
+  claim.expert = tile * ((hidden + 3 * intermediate) * item + 4);
+  if (backward) claim.expert += tile * (hidden * item + 4);
+  return claim;
+}
+
+KindCase chunked(int64_t chunks) {
+  return {fmt::format("{} chunks", chunks), kind_options(DispatchKind::kPipelinedLlep), {chunks}};
+}
+
+struct Passes {
+  Watched forward, backward;
+};
+Passes run_watched(const OpContext& context, comm::Communicator& group, RankPart& part,
+                   const DispatchOptions& options) {
+  Passes passes;
+  passes.forward = watch([&] {
+    dispatch_forward(context, group, part.y_NH, part.x_NH, part.routing, part.weights, options, nullptr);
+  });
+  part.y_NH.reset();  // no operand of the backward
+  passes.backward = watch([&] {
+    dispatch_backward(context, group, part.grads, part.dy_NH, part.x_NH, part.routing, part.weights, options,
+                      nullptr);
+  });
+  return passes;
+}
+
+TEST(PipelinedBytes, AreWhatTheHeaderSays) {
+  for (const int degree : kDegrees)
+    comm::run_ranks(degree, [&](int rank, const auto& store) {
+      const auto group = comm::make_world(rank, degree, store);
+      for (const auto routes : kAllRoutes)
+        for (const int64_t chunks : {2, 5}) {
+          SCOPED_TRACE(fmt::format("rank {} of {}, routes {}, {} chunks", rank, degree,
+                                   static_cast<int>(routes), chunks));
+          const auto layer = make_layer(uneven_tokens(degree), routes, at::kFloat);
+          const auto kind = chunked(chunks);
+          auto part = part_for(layer, *group, at::kCPU, kind);
+          Counters counters;
+          const auto context = context_of(part, counters);
+          const auto plan = plan_dispatch(part.routing.counts, degree, kTopK, kind.options.plan);
+          const int64_t tokens = kind.split.tokens(0, part.x_NH.size(0));
+          const auto passes = run_watched(context, *group, part, kind.options);
+          for (const bool backward : {false, true}) {
+            const auto& got = backward ? passes.backward : passes.forward;
+            const auto want = claim(plan, rank, tokens, kHidden, kIntermediate, 4, backward);
+            EXPECT_EQ(got.dispatch, want.dispatch);
+            EXPECT_EQ(got.expert, want.expert);
+            EXPECT_EQ(got.left, 0) << "nothing sized by the routing is kept";
+          }
+          EXPECT_LE(slot_rows(plan, rank), degree * plan.chunk_rows());
+        }
+    });
+}
+
+TEST(PipelinedBytes, ADryRunPredictsEveryAllocationAndByteAndOperation) {
+  for (const int degree : {1, 3})
+    comm::run_ranks(degree, [&](int rank, const auto& store) {
+      const auto group = comm::make_world(rank, degree, store);
+      for (const auto& kind : all_kinds()) {
+        SCOPED_TRACE(fmt::format("rank {} of {}, {}", rank, degree, kind.name));
+        const auto layer = make_layer(uneven_tokens(degree), Routes::kPowerLaw, at::kFloat);
+        auto real = part_for(layer, *group, at::kCPU, kind);
+        comm::ShapeOnlyCommunicator shapes("expert", rank, degree);
+        auto dry = part_for(layer, shapes, at::kMeta, kind);
+        dry.routing.counts = real.routing.counts;
+        auto& ledger = memory::current_ledger();
+        const auto trace = [&](comm::Communicator& over, RankPart& part, Counters& counters) {
+          const int64_t live = ledger.live_bytes();
+          ledger.start_timeline();
+          run_kind(context_of(part, counters), over, part, kind);
+          auto events = ledger.stop_timeline().events;
+          for (auto& event : events) event.live_bytes -= live;
+          return events;
+        };
+        Counters real_counters, dry_counters;
+        const int64_t wire = group->wire_bytes(), dry_wire = shapes.wire_bytes();
+        const auto real_events = trace(*group, real, real_counters),
+                   dry_events = trace(shapes, dry, dry_counters);
+        EXPECT_GT(real_events.size(), 10u);
+        EXPECT_TRUE(real_events == dry_events);
+        EXPECT_TRUE(real_counters == dry_counters);
+        EXPECT_EQ(group->wire_bytes() - wire, shapes.wire_bytes() - dry_wire);
+      }
+    });
+}
+
+// gate, up, down; then gate and up again, and six products of gradients.
+TEST(PipelinedBytes, ElevenUnitsOfExpertWork) {
+  const auto layer = make_layer({20}, Routes::kPowerLaw, at::kFloat);
+  comm::LocalCommunicator group("expert", at::kCPU);
+  auto part = part_for(layer, group, at::kCPU, chunked(3));
+  Counters counters;
+  run_kind(context_of(part, counters), group, part, chunked(3));
+  EXPECT_EQ(counters.flops[FlopKind::kExpert], 11 * 2 * layer.ids_Nk.numel() * kHidden * kIntermediate);
+}
+
+// One layer of gpt-oss-120b over 8 ranks, on meta.
+struct LargeLayer {
+  static constexpr int64_t kWidth = 2880, kNumExperts = 128, kChoices = 4, kRanks = 8;
+
+  LargeLayer(const char* profile, int64_t tokens, int64_t chunks, int rank) : group("expert", rank, kRanks) {
+    const auto plan_case =
+        profile_case(RoutingProfile::parse(profile), kNumExperts, kRanks, kChoices, tokens, chunks);
+    const auto empty = [](at::IntArrayRef sizes, at::ScalarType type = at::kBFloat16) {
+      return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(type));
+    };
+    const int64_t local = kNumExperts / kRanks;
+    part = {empty({tokens, kWidth}),
+            empty({tokens, kWidth}),
+            empty({tokens, kWidth}),
+            empty({tokens, kWidth}),
+            {empty({tokens, kChoices}, at::kInt), empty({tokens, kChoices}, at::kFloat), plan_case.counts},
+            {empty({local, 2 * kWidth, kWidth}), empty({local, kWidth, kWidth})},
+            {}};
+    part.grads = {
+        part.dx_NH,
+        empty({tokens, kChoices}, at::kFloat),
+        {empty({local, 2 * kWidth, kWidth}, at::kFloat), empty({local, kWidth, kWidth}, at::kFloat)}};
+  }
+
+  Passes run(DispatchKind kind) {
+    DispatchOptions options{.kind = kind};
+    if (kind != DispatchKind::kPipelinedLlep) {  // the same counts, unchunked
+      auto& counts = part.routing.counts;
+      RouteCounts whole{counts.num_experts, {}};
+      for (int64_t source = 0; source < kRanks; ++source)
+        for (int64_t e = 0; e < kNumExperts; ++e) whole.routes.push_back(counts.from_to(source, e));
+      counts = whole;
+    }
+    Counters counters;
+    return run_watched({at::kMeta, at::kBFloat16, &counters}, group, part, options);
+  }
+
+  comm::ShapeOnlyCommunicator group;
+  RankPart part;
+};
+
+TEST(PipelinedBytes, NoProfileMovesThePeakOfALargeLayer) {
+  Passes balanced;
+  for (const char* profile : kProfiles)
+    for (int rank = 0; rank < LargeLayer::kRanks; ++rank) {
+      SCOPED_TRACE(fmt::format("{}, rank {}", profile, rank));
+      const auto passes = LargeLayer(profile, 65536, 10, rank).run(DispatchKind::kPipelinedLlep);
+      if (balanced.forward.dispatch == 0) balanced = passes;
+      EXPECT_EQ(passes.forward.dispatch, balanced.forward.dispatch);
+      EXPECT_EQ(passes.backward.dispatch, balanced.backward.dispatch);
+      EXPECT_EQ(passes.forward.expert, balanced.forward.expert);
+      EXPECT_EQ(passes.backward.expert, balanced.backward.expert);
+    }
+}
+
+TEST(PipelinedBytes, ALargeLayerHoldsASmallPartOfWhatLlepHolds) {
+  const auto pipelined = LargeLayer("balanced", 65536, 10, 0).run(DispatchKind::kPipelinedLlep);
+  const auto llep = LargeLayer("balanced", 65536, 10, 0).run(DispatchKind::kLlep);
+  const auto share = [](const Watched& a, const Watched& b) {
+    return static_cast<double>(a.dispatch + a.expert) / static_cast<double>(b.dispatch + b.expert);
+  };
+  EXPECT_LE(share(pipelined.forward, llep.forward), 0.15);
+  EXPECT_LE(share(pipelined.backward, llep.backward), 0.15);
+  const auto peak = [](const Passes& p) {
+    return static_cast<double>(std::max(p.forward.peak, p.backward.peak));
+  };
+  // Weights, fp32 gradients, input and output included. llep holds five routed buffers in its backward (x, dy,
+  // gate and up, the activation), four in its forward.
+  EXPECT_LE(peak(pipelined) / peak(llep), 1 - 0.59);
+  EXPECT_LE(static_cast<double>(pipelined.forward.peak) / static_cast<double>(llep.forward.peak), 1 - 0.54);
+}
+
+}  // namespace
+}  // namespace steppe::ops
