@@ -21,10 +21,11 @@ ops::PinnedRouting route(const LayerCall& call, const at::Tensor& scores_nE) {
   const auto config = router_config(call.context.config);
   ops::PinnedRouting routing;
   routing.ids_Nk = ops.empty({scores_nE.size(0), config.top_k}, at::kInt);
-  const auto counts = ops.empty({config.num_experts}, at::kLong);
-  const auto local = call.context.routing.choose({call.layer, call.row.token_ids}, routing.ids_Nk, scores_nE,
-                                                 call.expert_bias_E, counts);
-  routing.counts = ops::exchange_route_counts(*call.context.groups.expert, local);
+  const auto split = ops::split_tokens(call.context.dispatch, call.row.largest_num_tokens);
+  const auto counts = ops.empty({split.num_chunks * config.num_experts}, at::kLong);
+  const auto local = call.context.routing.choose({call.layer, call.row.token_ids, split}, routing.ids_Nk,
+                                                 scores_nE, call.expert_bias_E, counts);
+  routing.counts = ops::exchange_route_counts(*call.context.groups.expert, local, split);
   routing.weights_Nk = ops::router_weights(ops, config, scores_nE, routing.ids_Nk);
   return routing;
 }
@@ -59,8 +60,8 @@ void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerStat
     ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.shared_expert,
                               keep_all ? &saved.shared_gate_up : nullptr);
   }
-  ops::ep_forward(ops, *call.context.groups.expert, out_nH, saved.x_nH, *state.routing, w.experts,
-                  call.context.dispatch, keep_all ? &saved.dispatch.emplace() : nullptr);
+  ops::dispatch_forward(ops, *call.context.groups.expert, out_nH, saved.x_nH, *state.routing, w.experts,
+                        call.context.dispatch, keep_all ? &saved.dispatch.emplace() : nullptr);
 }
 
 void feed_forward_half_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& dh_nH,
@@ -81,9 +82,9 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
     const memory::Scope scope(Category::kRouting);
     const auto config = router_config(call.context.config);
     const auto dweights = ops.empty(state.routing->weights_Nk.sizes(), at::kFloat);
-    ops::ep_backward(ops, *call.context.groups.expert, {dx, dweights, grads.experts}, dh_nH, saved.x_nH,
-                     *state.routing, w.experts, call.context.dispatch,
-                     saved.dispatch ? &*saved.dispatch : nullptr);
+    ops::dispatch_backward(ops, *call.context.groups.expert, {dx, dweights, grads.experts}, dh_nH, saved.x_nH,
+                           *state.routing, w.experts, call.context.dispatch,
+                           saved.dispatch ? &*saved.dispatch : nullptr);
     if (w.dense.shared_expert.down_HI.defined()) {
       ops::feed_forward_backward(
           ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert, saved.shared_gate_up});

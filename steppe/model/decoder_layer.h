@@ -25,6 +25,7 @@ namespace steppe::model {
 struct TokenRow {
   std::vector<int64_t> token_ids;        // [n] host
   std::vector<int64_t> tokens_of_rank;   // [D]
+  int64_t largest_num_tokens = 0;        // over the expert group
   std::vector<int64_t> document_bounds;  // of the sequence group's whole row
   at::Tensor cos_nh, sin_nh;             // [n, head_dim/2] fp32
 };

@@ -102,7 +102,7 @@ RunConfig read_run_config(Recipe& recipe) {
   config.model = read_model_section(recipe);
   config.router = read_router_section(recipe);
   config.parallelism = read_parallelism_section(recipe);
-  config.dispatch.kind = recipe.choice("dispatch.kind", {{"ep"}, {"pipelined_llep", "auto"}});
+  config.dispatch = read_dispatch_section(recipe);
   config.loss = read_loss_section(recipe);
   config.activation_checkpoint.mode =
       recipe.choice("activation_checkpoint.mode", {{"full", "none"}, {"selective"}});

@@ -77,7 +77,18 @@ struct ParallelismSection {
 };
 
 struct DispatchSection {
-  std::string kind = "ep";
+  std::string kind = "ep";  // or "llep", "pipelined_llep"
+  // Of pipelined_llep:
+  std::int64_t token_budget = 4096;    // tokens per rank and chunk
+  std::int64_t max_chunks = 10;        // of a layer and micro-batch; wins over the budget
+  std::string membership = "strided";  // of tokens in chunks; or "contiguous"
+  double replan_threshold = 1.2;  // a chunk is planned by itself when a rank would receive more than this many
+                                  // times an even share; 0: never
+  // Of pipelined_llep and llep:
+  std::optional<std::int64_t> max_helpers;  // foreign experts a rank may hold; nothing: any number
+  double imbalance_threshold = 1.3;         // largest over mean expert load, below which nothing moves
+  double max_tokens_factor = 1.0;           // a rank's capacity, in even shares
+  std::int64_t min_tokens_per_gemm = 1024;  // smallest piece of an expert that moves
   bool operator==(const DispatchSection&) const = default;
 };
 

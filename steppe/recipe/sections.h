@@ -6,6 +6,7 @@
 namespace steppe::recipe {
 
 ModelSection read_model_section(Recipe& recipe);
+DispatchSection read_dispatch_section(Recipe& recipe);
 OptimizerSection read_optimizer_section(Recipe& recipe);
 // `steps` is training.steps, of which warm-up and decay may be shares.
 SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps);

@@ -16,6 +16,24 @@ layout::LayoutConstraints layout_constraints(const model::ModelConfig& model) {
   return {model.num_experts, model.num_attention_heads, model.num_key_value_heads};
 }
 
+ops::DispatchOptions dispatch_options(const recipe::DispatchSection& dispatch) {
+  using ops::DispatchKind;
+  ops::DispatchOptions options;
+  options.kind = dispatch.kind == "ep"     ? DispatchKind::kEp
+                 : dispatch.kind == "llep" ? DispatchKind::kLlep
+                                           : DispatchKind::kPipelinedLlep;
+  options.token_budget = dispatch.token_budget;
+  options.max_chunks = dispatch.max_chunks;
+  options.membership =
+      dispatch.membership == "contiguous" ? ops::Membership::kContiguous : ops::Membership::kStrided;
+  options.plan.replan_threshold = dispatch.replan_threshold;
+  options.plan.least_loaded = {.imbalance_threshold = dispatch.imbalance_threshold,
+                               .max_tokens_factor = dispatch.max_tokens_factor,
+                               .min_rows = dispatch.min_tokens_per_gemm,
+                               .max_helpers = dispatch.max_helpers};
+  return options;
+}
+
 ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss) {
   using ops::Circulate, ops::VocabLossKind;
   ops::VocabLossOptions options = loss.kind == "full"             ? VocabLossKind::kFull
@@ -33,6 +51,7 @@ ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss) {
 
 StepConfig step_config(const recipe::RunConfig& run) {
   StepConfig step;
+  step.dispatch = dispatch_options(run.dispatch);
   step.recompute = run.activation_checkpoint.mode == "none" ? Recompute::kNone : Recompute::kFull;
   step.loss = vocab_loss_options(run.loss);
   step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps,

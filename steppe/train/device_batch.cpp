@@ -25,8 +25,8 @@ std::span<const T> part(const std::vector<T>& values, layout::Interval interval)
 void check_tokens(std::span<const int32_t> tokens, int64_t vocab_size) {
   for (const int32_t token : tokens) {
     STEPPE_CHECK_VALUE(token >= 0 && token < vocab_size,
-                       "[batch] token id {} is outside the model's vocabulary of {} (model.vocab_size)", token,
-                       vocab_size);
+                       "[batch] token id {} is outside the model's vocabulary of {} (model.vocab_size)",
+                       token, vocab_size);
   }
 }
 
@@ -52,7 +52,8 @@ BatchSizes agree_on_sizes(const layout::RankLayout& layout, comm::Groups& groups
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     MicrobatchSizes of;
     for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
-      const auto* entry = all.data() + rank * static_cast<int64_t>(mine.size()) + static_cast<int64_t>(m) * fields;
+      const auto* entry =
+          all.data() + rank * static_cast<int64_t>(mine.size()) + static_cast<int64_t>(m) * fields;
       of.tokens_of_rank.push_back(entry[0]);
       sizes.num_tokens += entry[0];
       sizes.num_targets += entry[1];
@@ -64,9 +65,10 @@ BatchSizes agree_on_sizes(const layout::RankLayout& layout, comm::Groups& groups
   return sizes;
 }
 
-DeviceBatch upload_batch(const ops::OpContext& context, const layout::RankLayout& layout, comm::Groups& groups,
-                         const model::ModelConfig& config, const model::RotaryFrequencies& frequencies,
-                         const data::Microbatch& micro_batch, const MicrobatchSizes& sizes, int64_t num_targets) {
+DeviceBatch upload_batch(const ops::OpContext& context, const layout::RankLayout& layout,
+                         comm::Groups& groups, const model::ModelConfig& config,
+                         const model::RotaryFrequencies& frequencies, const data::Microbatch& micro_batch,
+                         const MicrobatchSizes& sizes, int64_t num_targets) {
   const memory::Scope scope(memory::Category::kBatch);
   const auto shard = shard_of_row(layout, micro_batch);
   const auto tokens = part(micro_batch.tokens, shard);
@@ -74,7 +76,10 @@ DeviceBatch upload_batch(const ops::OpContext& context, const layout::RankLayout
   const auto ids = part(micro_batch.token_ids, shard);
   batch.row.token_ids.assign(ids.begin(), ids.end());
   batch.row.document_bounds = micro_batch.document_bounds;
-  for (const int rank : layout.group(Axis::kSequence)) batch.row.tokens_of_rank.push_back(sizes.tokens_of_rank[rank]);
+  for (const int rank : layout.group(Axis::kSequence))
+    batch.row.tokens_of_rank.push_back(sizes.tokens_of_rank[rank]);
+  for (const int rank : layout.group(Axis::kExpert))
+    batch.row.largest_num_tokens = std::max(batch.row.largest_num_tokens, sizes.tokens_of_rank[rank]);
 
   const auto half = static_cast<int64_t>(frequencies.inverse.size()), n = shard.size();
   batch.row.cos_nh = context.empty({n, half}, at::kFloat);
@@ -87,7 +92,8 @@ DeviceBatch upload_batch(const ops::OpContext& context, const layout::RankLayout
   const auto targets = part(micro_batch.targets, shard);
   batch.targets_n = ops::upload(context, targets);
   batch.host_targets.assign(targets.begin(), targets.end());
-  const std::vector<float> weights(n, num_targets > 0 ? static_cast<float>(1.0 / static_cast<double>(num_targets)) : 0.0F);
+  const std::vector<float> weights(
+      n, num_targets > 0 ? static_cast<float>(1.0 / static_cast<double>(num_targets)) : 0.0F);
   batch.row_weight_n = ops::upload(context, weights);
 
   std::vector<int64_t> receive_rows;

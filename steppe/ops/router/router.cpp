@@ -25,6 +25,38 @@ std::vector<int64_t> to_host(const at::Tensor& counts_E) {
   return counts;
 }
 
+std::vector<int64_t> counted(std::span<const int32_t> ids, int64_t k, int64_t num_experts,
+                             const ChunkSplit& split) {
+  std::vector<int64_t> counts(split.num_chunks * num_experts, 0);
+  const int64_t num_tokens = static_cast<int64_t>(ids.size()) / k;
+  for (int64_t chunk = 0; chunk < split.num_chunks; ++chunk) {
+    const auto own = std::span(counts).subspan(chunk * num_experts, num_experts);
+    const int64_t first = split.first_token(chunk, num_tokens), tokens = split.tokens(chunk, num_tokens);
+    for (int64_t i = 0; i < tokens; ++i)
+      for (const int32_t e : ids.subspan((first + i * split.stride()) * k, k)) ++own[e];
+  }
+  return counts;
+}
+
+std::vector<int64_t> counted(const at::Tensor& ids_Nk, const at::Tensor& counts_KE, const ChunkSplit& split) {
+  const int64_t num_experts = counts_KE.numel() / split.num_chunks, num_tokens = ids_Nk.size(0);
+  if (split.num_chunks == 1) {
+    kernels::count_routes(counts_KE, ids_Nk);
+    return to_host(counts_KE);
+  }
+  if (ids_Nk.is_cpu()) {
+    return counted({ids_Nk.const_data_ptr<int32_t>(), static_cast<size_t>(ids_Nk.numel())}, ids_Nk.size(1),
+                   num_experts, split);
+  }
+  for (int64_t chunk = 0; chunk < split.num_chunks; ++chunk) {
+    const int64_t first = split.first_token(chunk, num_tokens), stride = split.stride();
+    const int64_t tokens = split.tokens(chunk, num_tokens);
+    const auto ids = ids_Nk.slice(0, first, tokens > 0 ? first + (tokens - 1) * stride + 1 : first, stride);
+    kernels::count_routes(counts_KE.narrow(0, chunk * num_experts, num_experts), ids.contiguous());
+  }
+  return to_host(counts_KE);
+}
+
 // Calls use(rows of x in fp32, first row) tile by tile; the whole of x at once when it is fp32 already.
 template <class Use>
 void for_fp32_tiles(const OpContext& context, const at::Tensor& x_NH, Use use) {
@@ -48,14 +80,13 @@ at::Tensor fp32_of(const OpContext& context, const at::Tensor& weight) {
 
 }  // namespace
 
-std::vector<int64_t> TopKRouting::choose(const RoutedTokens&, const at::Tensor& ids_Nk,
+std::vector<int64_t> TopKRouting::choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
                                          const at::Tensor& scores_NE, const at::Tensor& bias_E,
-                                         const at::Tensor& counts_E) {
+                                         const at::Tensor& counts_KE) {
   STEPPE_ASSERT(!ids_Nk.is_meta(),
                 "[router] a dry run needs a given routing: there are no scores to choose by");
   kernels::top_k(ids_Nk, scores_NE, bias_E);
-  kernels::count_routes(counts_E, ids_Nk);
-  return to_host(counts_E);
+  return counted(ids_Nk, counts_KE, tokens.split);
 }
 
 std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
@@ -63,7 +94,6 @@ std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::
   const int64_t k = config_.top_k, n = static_cast<int64_t>(tokens.token_ids.size());
   STEPPE_ASSERT(ids_Nk.size(0) == n, "[router] {} tokens to route, {} token ids", ids_Nk.size(0), n);
   std::vector<int32_t> ids(n * k);
-  std::vector<int64_t> counts(config_.num_experts, 0);
   for (int64_t t = 0; t < n; ++t) {
     const std::span<int32_t> experts(ids.data() + t * k, k);
     experts_of_(tokens.layer, tokens.token_ids[t], experts);
@@ -71,7 +101,6 @@ std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::
       STEPPE_CHECK_VALUE(e >= 0 && e < config_.num_experts,
                          "[router] the given routing sends token {} of layer {} to expert {}, of {}",
                          tokens.token_ids[t], tokens.layer, e, config_.num_experts);
-      ++counts[e];
     }
   }
   if (ids_Nk.is_cpu() && n > 0) {
@@ -79,7 +108,7 @@ std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::
   } else if (ids_Nk.is_cuda()) {
     ids_Nk.copy_(at::from_blob(ids.data(), {n, k}, at::kInt));
   }
-  return counts;
+  return counted(ids, k, config_.num_experts, tokens.split);
 }
 
 GivenRouting balanced_routing(RouterConfig config) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "steppe/ops/context.h"
+#include "steppe/ops/moe_dispatch/route_counts.h"
 
 namespace steppe::ops {
 
@@ -25,16 +26,17 @@ struct RouterConfig {
 struct RoutedTokens {
   int64_t layer = 0;
   std::span<const int64_t> token_ids;  // [N] layout-independent identity of each token, host
+  ChunkSplit split{};                  // how they are counted
 };
 
 class RoutingSource {
  public:
   virtual ~RoutingSource() = default;
-  // Fills ids [N, k] int32 (left alone on `meta`) and returns this rank's routes per expert [E], on the host.
-  // counts_E: int64 scratch on the device. Costs one device-to-host copy of E counts.
+  // Fills ids [N, k] int32 (left alone on `meta`) and returns this rank's routes per chunk and expert [K·E],
+  // on the host. counts_KE: int64 scratch on the device. Costs one device-to-host copy of K·E counts.
   virtual std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
                                       const at::Tensor& scores_NE, const at::Tensor& bias_E,
-                                      const at::Tensor& counts_E) = 0;
+                                      const at::Tensor& counts_KE) = 0;
 };
 
 // The k largest of score + bias; ties go to the lower id.
@@ -42,7 +44,7 @@ class TopKRouting final : public RoutingSource {
  public:
   std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
                               const at::Tensor& scores_NE, const at::Tensor& bias_E,
-                              const at::Tensor& counts_E) override;
+                              const at::Tensor& counts_KE) override;
 };
 
 // A routing given as a function of (layer, token id) → k expert ids. A table of a recorded run, or a profile.
@@ -53,7 +55,7 @@ class GivenRouting final : public RoutingSource {
       : experts_of_(std::move(experts_of)), config_(config) {}
   std::vector<int64_t> choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
                               const at::Tensor& scores_NE, const at::Tensor& bias_E,
-                              const at::Tensor& counts_E) override;
+                              const at::Tensor& counts_KE) override;
 
  private:
   Function experts_of_;
