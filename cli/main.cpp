@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   steppe::cli::add_train_command(app, status);
   auto* bench = app.add_subcommand("bench", "time an operator against what it replaces, on the same input");
   bench->require_subcommand(1);
+  steppe::cli::add_bench_dispatch_command(*bench, status);
   steppe::cli::add_bench_vocab_command(*bench, status);
   try {
     app.parse(argc, argv);

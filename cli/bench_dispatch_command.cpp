@@ -1,0 +1,151 @@
+// steppe bench dispatch --shape NAME|H,I,E,k --tokens N --expert-degree E_p --profile P --chunks
+// K|--token-budget c
+//                       [--dry] [--json]
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/dispatch_bench.h"
+#include "steppe/base/bytes.h"
+#include "steppe/base/error.h"
+
+namespace steppe::cli {
+namespace {
+
+struct Arguments {
+  DispatchBenchOptions bench;
+  std::string shape = "512,512,32,4", profile = "balanced", dtype = "fp32", membership = "strided";
+  int64_t chunks = 0, max_helpers = -1;
+  bool json = false;
+};
+
+void set_shape(DispatchBenchOptions& options, const std::string& shape) {
+  // Hidden, expert width, experts, experts per token.
+  const std::string numbers = shape == "gpt-oss-120b" ? "2880,2880,128,4"
+                              : shape == "qwen3-30b"  ? "2048,768,128,8"
+                                                      : shape;
+  int64_t* fields[] = {&options.hidden, &options.intermediate, &options.num_experts, &options.top_k};
+  long long values[4];
+  int used = 0;
+  const bool good = std::sscanf(numbers.c_str(), "%lld,%lld,%lld,%lld%n", values, values + 1, values + 2,
+                                values + 3, &used) == 4 &&
+                    static_cast<size_t>(used) == numbers.size() && *std::min_element(values, values + 4) > 0;
+  STEPPE_CHECK_VALUE(good, "[bench dispatch] --shape must be gpt-oss-120b, qwen3-30b or H,I,E,k, got {}",
+                     shape);
+  for (int i = 0; i < 4; ++i) *fields[i] = values[i];
+}
+
+std::string json_line(const DispatchBenchRow& row) {
+  nlohmann::ordered_json line;
+  line["kind"] = row.kind, line["pass"] = row.pass;
+  line["peak_bytes"] = row.peak_bytes;
+  line["dispatch_bytes"] = row.dispatch_bytes, line["expert_bytes"] = row.expert_bytes;
+  line["receive_bytes_max"] = row.receive_bytes_max, line["bound_bytes"] = row.bound_bytes;
+  line["helpers_max"] = row.helpers_max, line["send_share"] = row.send_share;
+  line["units"] = row.units, line["all_to_alls"] = row.all_to_alls;
+  line["plan_time_s"] = row.plan_time_s;
+  line["time_s"] = row.time_s ? nlohmann::ordered_json(*row.time_s) : nlohmann::ordered_json();
+  return line.dump();
+}
+
+constexpr auto kTableLine =
+    "{:<15} {:<9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>8} {:>7} {:>6} {:>12} {:>9} {:>10}";
+
+std::string table_line(const DispatchBenchRow& row) {
+  return fmt::format(kTableLine, row.kind, row.pass, format_bytes(row.peak_bytes),
+                     format_bytes(row.dispatch_bytes), format_bytes(row.expert_bytes),
+                     format_bytes(row.receive_bytes_max), format_bytes(row.bound_bytes), row.helpers_max,
+                     fmt::format("{:.2f}%", 100 * row.send_share), fmt::format("{:.2f}", row.units),
+                     row.all_to_alls, fmt::format("{:.3f} ms", 1e3 * row.plan_time_s),
+                     row.time_s ? fmt::format("{:.3f} s", *row.time_s) : "-");
+}
+
+int bench(Arguments arguments) {
+  try {
+    auto& options = arguments.bench;
+    set_shape(options, arguments.shape);
+    options.profile = ops::RoutingProfile::parse(arguments.profile);
+    options.dtype = arguments.dtype == "bf16" ? c10::kBFloat16 : c10::kFloat;
+    auto& dispatch = options.dispatch;
+    dispatch.membership =
+        arguments.membership == "strided" ? ops::Membership::kStrided : ops::Membership::kContiguous;
+    if (arguments.max_helpers >= 0) dispatch.plan.least_loaded.max_helpers = arguments.max_helpers;
+    if (arguments.chunks > 0) {
+      dispatch.max_chunks = arguments.chunks;
+      dispatch.token_budget =
+          std::max<int64_t>(1, (options.tokens + arguments.chunks - 1) / arguments.chunks);
+    }
+    const auto rows = bench_dispatch(options);
+    if (!arguments.json)
+      std::printf("%s\n", fmt::format(kTableLine, "kind", "pass", "peak", "dispatch", "expert", "received",
+                                      "bound", "helpers", "share", "units", "all-to-alls", "plan", "time")
+                              .c_str());
+    for (const auto& row : rows)
+      std::printf("%s\n", (arguments.json ? json_line(row) : table_line(row)).c_str());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
+  auto arguments = std::make_shared<Arguments>();
+  auto* command = bench_command.add_subcommand(
+      "dispatch", "every kind of expert dispatch on the same input, checked against ep and fp64 loops");
+  auto& options = arguments->bench;
+  auto& dispatch = options.dispatch;
+  command->add_option("--shape", arguments->shape, "gpt-oss-120b, qwen3-30b, or H,I,E,k")
+      ->capture_default_str();
+  command->add_option("--tokens", options.tokens, "of each rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--expert-degree", options.expert_degree, "ranks that share the experts, as threads")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--profile", arguments->profile, "r/h, balanced, random, one or stride")
+      ->capture_default_str();
+  auto* chunks =
+      command->add_option("--chunks", arguments->chunks, "of pipelined_llep")->check(CLI::PositiveNumber);
+  command->add_option("--token-budget", dispatch.token_budget, "tokens of a rank in a chunk")
+      ->check(CLI::PositiveNumber)
+      ->excludes(chunks)
+      ->capture_default_str();
+  command->add_option("--membership", arguments->membership, "of tokens in chunks")
+      ->check(CLI::IsMember({"strided", "contiguous"}))
+      ->capture_default_str();
+  command
+      ->add_option("--max-helpers", arguments->max_helpers, "foreign experts of a rank (default: any number)")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--min-tokens", dispatch.plan.least_loaded.min_rows,
+                   "smallest piece of an expert that moves")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--tile-rows", dispatch.tile_rows, "rows of an expert tile (default: derived)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--dtype", arguments->dtype, "working precision")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--kind", options.kinds, "only these; repeat for several")
+      ->check(CLI::IsMember(dispatch_bench_kinds()));
+  command->add_option("--samples", options.samples, "timed runs of each kind")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
+  command->add_flag("--json", arguments->json, "one JSON line per kind and pass");
+  command->callback([arguments, &status] { status = bench(*arguments); });
+}
+
+}  // namespace steppe::cli

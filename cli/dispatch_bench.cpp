@@ -1,0 +1,261 @@
+#include "cli/dispatch_bench.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <numeric>
+
+#include "cli/dispatch_bench_layer.h"
+#include "steppe/base/error.h"
+#include "steppe/comm/collectives.h"
+#include "steppe/comm/gloo_communicator.h"
+#include "steppe/comm/local_communicator.h"
+#include "steppe/comm/rank_threads.h"
+#include "steppe/comm/shape_only_communicator.h"
+#include "steppe/kernels/pointwise.h"
+#include "steppe/memory/scope.h"
+
+namespace steppe::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using ops::DispatchKind;
+
+ops::DispatchOptions options_of(const std::string& kind, const DispatchBenchOptions& o) {
+  auto options = o.dispatch;
+  options.kind = kind == "ep"               ? DispatchKind::kEp
+                 : kind == "pipelined_llep" ? DispatchKind::kPipelinedLlep
+                                            : DispatchKind::kLlep;
+  if (kind == "ep" || kind == "llep") options.tile_rows = 0;
+  if (kind == "llep_tiled" && options.tile_rows == 0) {
+    const auto split = ops::split_tokens({.kind = DispatchKind::kPipelinedLlep,
+                                          .token_budget = o.dispatch.token_budget,
+                                          .max_chunks = o.dispatch.max_chunks},
+                                         o.tokens);
+    options.tile_rows = std::max<int64_t>(1, (o.top_k * split.tokens(0, o.tokens) + 7) / 8);
+  }
+  return options;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// What the plan says, the same on every rank.
+struct Planned {
+  int64_t chunk_rows = 0, rows_max = 0, helpers_max = 0;
+  double share_max = 0;
+  double seconds = 0;
+};
+
+Planned planned(const ops::RouteCounts& counts, const DispatchBenchOptions& o,
+                const ops::DispatchOptions& kind) {
+  auto options = kind.plan;
+  if (kind.kind != DispatchKind::kPipelinedLlep) options.replan_threshold = 0;
+  if (kind.kind == DispatchKind::kEp) options.least_loaded.imbalance_threshold = 1e300;
+  const auto plan = ops::plan_dispatch(counts, o.expert_degree, o.top_k, options);
+  const auto plan_again = [&] {
+    const auto start = Clock::now();
+    ops::plan_dispatch(counts, o.expert_degree, o.top_k, options);
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  Planned result{plan.chunk_rows(), 0, plan.helpers.most(), 0};
+  result.seconds = plan_again();
+  for (int i = 0; i < 20; ++i) result.seconds = std::min(result.seconds, plan_again());
+  for (const auto& chunk : plan.chunks) {
+    const auto total = std::accumulate(chunk.rows_of_rank.begin(), chunk.rows_of_rank.end(), int64_t{0});
+    const auto most = *std::max_element(chunk.rows_of_rank.begin(), chunk.rows_of_rank.end());
+    result.rows_max = std::max(result.rows_max, most);
+    if (total > 0)
+      result.share_max = std::max(result.share_max, static_cast<double>(most) / static_cast<double>(total));
+  }
+  return result;
+}
+
+void check_same(const at::Tensor& got, const at::Tensor& want, double bound, const std::string& what) {
+  if (want.numel() == 0) return;
+  const double size = want.abs().max().item<double>();
+  const double error = (got.to(at::kDouble) - want.to(at::kDouble)).abs().max().item<double>();
+  STEPPE_CHECK(error <= bound * size,
+               "[bench dispatch] {} differs from ep's by {:.3g} of its largest value {:.3g}", what, error,
+               size);
+}
+
+class RankBench {
+ public:
+  RankBench(const DispatchBenchOptions& options, comm::Communicator& group)
+      : options_(options), group_(group), layer_(options, group.rank()) {}
+
+  std::vector<DispatchBenchRow> run() {
+    if (!options_.dry) keep_reference();
+    for (const auto& kind : options_.kinds) measure(kind);
+    if (!options_.dry) time();
+    return rows_;
+  }
+
+ private:
+  std::vector<at::Tensor> results() const {
+    return {layer_.y, layer_.dx, layer_.dweights, layer_.grads.gate_up_E2IH, layer_.grads.down_EHI};
+  }
+
+  ops::DispatchOptions use(const std::string& kind) {
+    const auto options = options_of(kind, options_);
+    layer_.routing.counts = layer_.counts(ops::split_tokens(options, options_.tokens));
+    return options;
+  }
+
+  void zero_gradients() {
+    kernels::fill_zero(layer_.grads.gate_up_E2IH);
+    kernels::fill_zero(layer_.grads.down_EHI);
+  }
+
+  double bound() const { return options_.dtype == at::kFloat ? 1e-4 : 5e-2; }
+
+  void keep_reference() {
+    const auto ep = use("ep");
+    zero_gradients();
+    layer_.forward(group_, ep);
+    layer_.backward(group_, ep);
+    const double error = layer_.error_of_some_tokens();
+    STEPPE_CHECK(error <= bound(),
+                 "[bench dispatch] ep differs from fp64 loops by {:.3g} of the largest value", error);
+    for (const auto& result : results()) want_.push_back(result.clone());
+  }
+
+  template <class Run>
+  void measure_pass(const std::string& kind, const char* pass, int slots, const Planned& plan, int64_t chunks,
+                    Run run) {
+    auto& ledger = memory::current_ledger();
+    int64_t kept = 0;
+    for (const auto& want : want_) kept += static_cast<int64_t>(want.nbytes());
+    if (slots == 4) kept += static_cast<int64_t>(layer_.y.nbytes());  // no operand of the backward
+    const int64_t flops = layer_.counters.flops[FlopKind::kExpert];
+    CountingCommunicator counting(group_);
+    ledger.reset_peak();
+    run(counting);
+    const auto own = ledger.peak_by_own_category();
+    const int64_t row = options_.hidden * static_cast<int64_t>(c10::elementSize(options_.dtype));
+    DispatchBenchRow result;
+    result.kind = kind, result.pass = pass;
+    result.peak_bytes = ledger.peak().bytes - kept;
+    result.dispatch_bytes = own[static_cast<size_t>(memory::Category::kDispatch)];
+    result.expert_bytes = own[static_cast<size_t>(memory::Category::kExpert)];
+    result.receive_bytes_max = plan.rows_max * row;
+    result.bound_bytes = slots * options_.expert_degree * plan.chunk_rows * row;
+    result.helpers_max = plan.helpers_max;
+    result.send_share = plan.share_max;
+    result.plan_time_s = plan.seconds;
+    result.all_to_alls = counting.activations / chunks;
+    const double unit = 2.0 * static_cast<double>(options_.hidden * options_.intermediate) *
+                        static_cast<double>(options_.tokens * options_.top_k);
+    result.units = static_cast<double>(layer_.counters.flops[FlopKind::kExpert] - flops) / unit;
+    rows_.push_back(result);
+  }
+
+  void measure(const std::string& kind) {
+    const auto options = use(kind);
+    const int64_t chunks = layer_.routing.counts.split.num_chunks;
+    const auto plan = planned(layer_.routing.counts, options_, options);
+    zero_gradients();
+    measure_pass(kind, "forward", 2, plan, chunks,
+                 [&](comm::Communicator& group) { layer_.forward(group, options); });
+    measure_pass(kind, "backward", 4, plan, chunks,
+                 [&](comm::Communicator& group) { layer_.backward(group, options); });
+    if (options_.dry) return;
+    const char* names[] = {"y", "dx", "dweights", "gate and up gradient", "down gradient"};
+    const auto got = results();
+    for (size_t i = 0; i < got.size(); ++i)
+      check_same(got[i], want_[i], bound(), fmt::format("{}'s {}", kind, names[i]));
+  }
+
+  // Samples of all kinds alternate, so that whatever else the machine does hits them alike.
+  void time() {
+    std::vector<std::vector<double>> seconds(rows_.size());
+    const auto timed = [&](auto run) {
+      group_.barrier();
+      const auto start = Clock::now();
+      run();
+      group_.barrier();
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    for (int64_t sample = 0; sample < options_.samples; ++sample)
+      for (size_t k = 0; k < options_.kinds.size(); ++k) {
+        const auto options = use(options_.kinds[k]);
+        seconds[2 * k].push_back(timed([&] { layer_.forward(group_, options); }));
+        seconds[2 * k + 1].push_back(timed([&] { layer_.backward(group_, options); }));
+      }
+    for (size_t i = 0; i < rows_.size(); ++i) rows_[i].time_s = median(seconds[i]);
+  }
+
+  const DispatchBenchOptions& options_;
+  comm::Communicator& group_;
+  BenchLayer layer_;
+  std::vector<at::Tensor> want_;
+  std::vector<DispatchBenchRow> rows_;
+};
+
+// The largest over ranks; units are added up and divided by the number of ranks.
+std::vector<DispatchBenchRow> merged(const std::vector<std::vector<DispatchBenchRow>>& of_ranks) {
+  auto rows = of_ranks[0];
+  for (size_t i = 0; i < rows.size(); ++i) {
+    double units = 0;
+    for (const auto& rank : of_ranks) {
+      units += rank[i].units;
+      rows[i].peak_bytes = std::max(rows[i].peak_bytes, rank[i].peak_bytes);
+      rows[i].dispatch_bytes = std::max(rows[i].dispatch_bytes, rank[i].dispatch_bytes);
+      rows[i].expert_bytes = std::max(rows[i].expert_bytes, rank[i].expert_bytes);
+      if (rank[i].time_s) rows[i].time_s = std::max(*rows[i].time_s, *rank[i].time_s);
+    }
+    rows[i].units = units / static_cast<double>(of_ranks.size());
+  }
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<std::string>& dispatch_bench_kinds() {
+  static const std::vector<std::string> kinds{"ep", "llep", "llep_tiled", "pipelined_llep"};
+  return kinds;
+}
+
+std::vector<DispatchBenchRow> bench_dispatch(const DispatchBenchOptions& given) {
+  auto options = given;
+  if (options.kinds.empty()) options.kinds = dispatch_bench_kinds();
+  options.dispatch.kind = DispatchKind::kPipelinedLlep;  // whose chunks the stride profile follows
+  STEPPE_CHECK_VALUE(options.num_experts % options.expert_degree == 0,
+                     "[bench dispatch] --expert-degree must divide the {} experts, got {}",
+                     options.num_experts, options.expert_degree);
+  std::vector<std::vector<DispatchBenchRow>> of_ranks(options.expert_degree);
+  if (options.dry) {
+    const auto plan_all = [&](int, const auto&) {
+      for (int rank = 0; rank < options.expert_degree; ++rank) {
+        comm::ShapeOnlyCommunicator group("expert", rank, options.expert_degree);
+        of_ranks[rank] = RankBench(options, group).run();
+      }
+    };
+    comm::run_ranks(1, plan_all, std::chrono::hours(1));
+    return merged(of_ranks);
+  }
+  comm::run_ranks(
+      options.expert_degree,
+      [&](int rank, const auto& store) {
+        std::vector<int> ranks(options.expert_degree);
+        std::iota(ranks.begin(), ranks.end(), 0);
+        const auto timeout = std::chrono::minutes(10);
+        std::unique_ptr<comm::Communicator> group;
+        if (options.expert_degree == 1)
+          group = std::make_unique<comm::LocalCommunicator>("expert", at::kCPU);
+        else
+          group = std::make_unique<comm::GlooCommunicator>(
+              "expert", rank, ranks, store, comm::GlooOptions{.timeout = timeout, .loopback = true});
+        of_ranks[rank] = RankBench(options, *group).run();
+      },
+      std::chrono::hours(1));
+  return merged(of_ranks);
+}
+
+}  // namespace steppe::cli

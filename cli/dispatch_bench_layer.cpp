@@ -1,0 +1,109 @@
+#include "cli/dispatch_bench_layer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "steppe/kernels/pointwise.h"
+
+namespace steppe::cli {
+namespace {
+
+// Expert weights by the expert's number, so that any rank can make any of them.
+ops::ExpertWeights expert_weights(const DispatchBenchOptions& o, int64_t expert) {
+  auto random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1000 + expert));
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat);
+  const auto scaled = [&](int64_t rows, int64_t columns) {
+    return at::randn({rows, columns}, random, fp32).div_(std::sqrt(static_cast<double>(columns))).to(o.dtype);
+  };
+  auto gate_up = scaled(2 * o.intermediate, o.hidden);
+  return {gate_up, scaled(o.hidden, o.intermediate)};
+}
+
+ops::RoutingProfile::Shape profile_shape(const DispatchBenchOptions& o, int64_t rank) {
+  const auto split = ops::split_tokens(o.dispatch, o.tokens);
+  return {o.tokens, o.num_experts, split.num_chunks, o.num_experts / o.expert_degree,
+          static_cast<uint64_t>(rank)};
+}
+
+}  // namespace
+
+comm::Pending CountingCommunicator::exchange(std::span<const at::Tensor> sends,
+                                             std::span<const at::Tensor> receives) {
+  const auto& own = sends[rank()];
+  if (own.defined() && own.dim() == 2) ++activations;
+  return inner_.exchange(sends, receives);
+}
+
+BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : options(given), rank(own_rank) {
+  const auto& o = options;
+  context = {o.dry ? at::kMeta : at::kCPU, o.dtype, &counters};
+  const int64_t local = o.num_experts / o.expert_degree;
+  x = context.empty({o.tokens, o.hidden}), dy = context.empty({o.tokens, o.hidden});
+  y = context.empty({o.tokens, o.hidden}), dx = context.empty({o.tokens, o.hidden});
+  routing.ids_Nk = context.empty({o.tokens, o.top_k}, at::kInt);
+  routing.weights_Nk = context.empty({o.tokens, o.top_k}, at::kFloat);
+  dweights = context.empty({o.tokens, o.top_k}, at::kFloat);
+  weights = {context.empty({local, 2 * o.intermediate, o.hidden}),
+             context.empty({local, o.hidden, o.intermediate})};
+  grads = {context.empty(weights.gate_up_E2IH.sizes(), at::kFloat),
+           context.empty(weights.down_EHI.sizes(), at::kFloat)};
+  if (o.dry) return;
+  auto random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1 + rank));
+  x.normal_(0, 1, random), dy.normal_(0, 1, random);
+  routing.weights_Nk.fill_(1.0 / static_cast<double>(o.top_k));
+  for (int64_t e = 0; e < local; ++e) {
+    const auto own = expert_weights(o, rank * local + e);
+    weights.gate_up_E2IH.select(0, e).copy_(own.gate_up_E2IH);
+    weights.down_EHI.select(0, e).copy_(own.down_EHI);
+  }
+  const std::span ids(routing.ids_Nk.data_ptr<int32_t>(), static_cast<size_t>(o.tokens * o.top_k));
+  for (int64_t t = 0; t < o.tokens; ++t)
+    o.profile.experts_of(profile_shape(o, rank), t, ids.subspan(t * o.top_k, o.top_k));
+}
+
+ops::RouteCounts BenchLayer::counts(const ops::ChunkSplit& split) const {
+  const auto& o = options;
+  ops::RouteCounts counts{o.num_experts, {}, split};
+  counts.routes.resize(o.expert_degree * split.num_chunks * o.num_experts, 0);
+  std::vector<int32_t> ids(o.top_k);
+  auto at = counts.routes.begin();
+  for (int source = 0; source < o.expert_degree; ++source)
+    for (int64_t chunk = 0; chunk < split.num_chunks; ++chunk, at += o.num_experts)
+      for (int64_t i = 0; i < split.tokens(chunk, o.tokens); ++i) {
+        o.profile.experts_of(profile_shape(o, source),
+                             split.first_token(chunk, o.tokens) + i * split.stride(), ids);
+        for (const int32_t e : ids) ++at[e];
+      }
+  return counts;
+}
+
+void BenchLayer::forward(comm::Communicator& group, const ops::DispatchOptions& kind) {
+  kernels::fill_zero(y);
+  ops::dispatch_forward(context, group, y, x, routing, weights, kind, nullptr);
+}
+
+void BenchLayer::backward(comm::Communicator& group, const ops::DispatchOptions& kind) {
+  ops::dispatch_backward(context, group, {dx, dweights, grads}, dy, x, routing, weights, kind, nullptr);
+}
+
+double BenchLayer::error_of_some_tokens() const {
+  const auto& o = options;
+  double error = 0, size = 0;
+  for (int64_t t = 0; t < o.tokens; t += std::max<int64_t>(1, o.tokens / 4)) {
+    const auto row = x[t].to(at::kDouble);
+    auto want = at::zeros({o.hidden}, at::kDouble);
+    for (int64_t j = 0; j < o.top_k; ++j) {
+      const auto expert = expert_weights(o, routing.ids_Nk[t][j].item<int64_t>());
+      const auto gate_up = expert.gate_up_E2IH.to(at::kDouble).mv(row);
+      const auto gate = gate_up.narrow(0, 0, o.intermediate),
+                 up = gate_up.narrow(0, o.intermediate, o.intermediate);
+      want += expert.down_EHI.to(at::kDouble).mv(gate.sigmoid() * gate * up) *
+              routing.weights_Nk[t][j].item<double>();
+    }
+    error = std::max(error, (y[t].to(at::kDouble) - want).abs().max().item<double>());
+    size = std::max(size, want.abs().max().item<double>());
+  }
+  return size > 0 ? error / size : 0;
+}
+
+}  // namespace steppe::cli
