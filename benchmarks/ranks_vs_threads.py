@@ -1,8 +1,9 @@
 """Two ranks of one thread against one rank of two threads: what the exchanges cost.
 
-The same model (recipes/peers_17m.toml), the same data and global batch, of sequences of 1,024 tokens: a small batch,
-where the sums of gradients and weights over the ranks weigh most, and a larger one in micro-batches. Runs of
-`steppe train` take turns; medians of the tokens per second in metrics.jsonl, the first two steps of a run left out.
+The same model (recipes/peers_17m.toml), the same data and global batch, of sequences of 1,024 tokens: a
+small batch, where the sums of gradients and weights over the ranks weigh most, and a larger one in
+micro-batches. Runs of `steppe train` take turns; medians of the tokens per second in metrics.jsonl, the
+first two steps of a run left out.
 
     ./dev bench ranks_vs_threads [--turns N] [--steps N]
 """
@@ -65,8 +66,8 @@ def report(samples: dict[int, dict[str, list[float]]]) -> str:
         [
             "# Two ranks against two threads",
             "",
-            "recipes/peers_17m.toml, fp32, sequences of 1,024 tokens, nothing recomputed. Medians, runs in turns, tokens "
-            "per second.",
+            "recipes/peers_17m.toml, fp32, sequences of 1,024 tokens, nothing recomputed. Medians, runs in "
+            "turns, tokens per second.",
             "",
             "| sequences a step | layout | tokens/s | against one rank |",
             "|---|---|---|---|",
