@@ -132,7 +132,8 @@ class RankBench {
     auto& ledger = memory::current_ledger();
     int64_t kept = 0;
     for (const auto& want : want_) kept += static_cast<int64_t>(want.nbytes());
-    if (slots == 4) kept += static_cast<int64_t>(layer_.y.nbytes());  // no operand of the backward
+    // What is no operand of the pass.
+    kept += static_cast<int64_t>(slots == 4 ? layer_.y.nbytes() : layer_.dy.nbytes() + layer_.dx.nbytes());
     const int64_t flops = layer_.counters.flops[FlopKind::kExpert];
     CountingCommunicator counting(group_);
     ledger.reset_peak();

@@ -8,8 +8,10 @@ namespace steppe::ops {
 
 EpPlan plan_ep(const RouteCounts& counts, int rank, int degree) {
   const int64_t num_experts = counts.num_experts, local = num_experts / degree;
-  STEPPE_ASSERT(local * degree == num_experts && static_cast<int64_t>(counts.routes.size()) == degree * num_experts,
-                "[ep_plan] {} counts of {} experts do not fit a group of {}", counts.routes.size(), num_experts, degree);
+  STEPPE_ASSERT(
+      local * degree == num_experts && static_cast<int64_t>(counts.routes.size()) == degree * num_experts,
+      "[ep_plan] {} counts of {} experts do not fit a group of {}", counts.routes.size(), num_experts,
+      degree);
   EpPlan plan;
   plan.first_slot_of_expert.resize(num_experts);
   plan.send_rows.assign(degree, 0);

@@ -2,8 +2,8 @@
 // i−1 leave the other, then chunk i+1 arrives in it: one totally ordered queue of transfers, and no host
 // synchronization but the waits for buffers. Contract: moe_dispatch.h.
 //
-// Allocates once per pass and reuses for every chunk, with c tokens in this rank's largest chunk, c_eff in the
-// group's, b bytes a value:
+// Allocates once per pass and reuses for every chunk, with c tokens in this rank's largest chunk, c_eff in
+// the group's, b bytes a value:
 //   dispatch  slots of max(33, ⌈R/g⌉) granules of g = ⌈k·c_eff/32⌉ rows for the rank's largest R, at most
 //             E_p·k·c_eff rows: 2 of them forward, 4 backward (x and dy); 2 source buffers of k·c rows;
 //             a routing weight per row of 2 slots and of one source buffer; order, ids and weights of the

@@ -176,7 +176,10 @@ struct LargeLayer {
       counts = whole;
     }
     Counters counters;
-    return run_watched({at::kMeta, at::kBFloat16, &counters}, group, part, options);
+    auto passes = run_watched({at::kMeta, at::kBFloat16, &counters}, group, part, options);
+    // No operands of the forward.
+    passes.forward.peak -= static_cast<int64_t>(part.dy_NH.nbytes() + part.dx_NH.nbytes());
+    return passes;
   }
 
   comm::ShapeOnlyCommunicator group;
@@ -208,10 +211,10 @@ TEST(PipelinedBytes, ALargeLayerHoldsASmallPartOfWhatLlepHolds) {
   const auto peak = [](const Passes& p) {
     return static_cast<double>(std::max(p.forward.peak, p.backward.peak));
   };
-  // Weights, fp32 gradients, input and output included. llep holds five routed buffers in its backward (x, dy,
-  // gate and up, the activation), four in its forward.
-  EXPECT_LE(peak(pipelined) / peak(llep), 1 - 0.59);
-  EXPECT_LE(static_cast<double>(pipelined.forward.peak) / static_cast<double>(llep.forward.peak), 1 - 0.54);
+  // Weights, fp32 gradients, input and output included. llep holds five routed buffers in its backward (x,
+  // dy, gate and up, the activation), four in its forward.
+  EXPECT_LE(peak(pipelined) / peak(llep), 1 - 0.591);
+  EXPECT_LE(static_cast<double>(pipelined.forward.peak) / static_cast<double>(llep.forward.peak), 1 - 0.57);
 }
 
 }  // namespace
