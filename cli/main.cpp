@@ -8,8 +8,9 @@
 
 int main(int argc, char** argv) {
   steppe::memory::install_tracking_allocators();
-  CLI::App app("Steppe trains Mixture-of-Experts language models at long context with every memory peak flat.",
-               "steppe");
+  CLI::App app(
+      "Steppe trains Mixture-of-Experts language models at long context with every memory peak flat.",
+      "steppe");
   app.require_subcommand(1);
   int status = 0;
   steppe::cli::add_train_command(app, status);

@@ -1,8 +1,7 @@
 // Precompiled: what nearly every Torch-facing source includes. Sources still include what they use.
 #pragma once
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>

@@ -43,9 +43,7 @@ def layer_peaks(program: Path, tokens: int, profile: str) -> dict[str, float]:
 class Panel:
     """Layer peaks over one quantity; the vertical axis is logarithmic."""
 
-    def __init__(
-        self, left: int, title: str, labels: list[str], series: list[dict[str, float]]
-    ):
+    def __init__(self, left: int, title: str, labels: list[str], series: list[dict[str, float]]):
         self.left, self.title, self.labels, self.series = left, title, labels, series
         largest = max(max(row.values()) for row in series)
         smallest = min(min(row.values()) for row in series)
@@ -58,36 +56,25 @@ class Panel:
         return self.left + WIDTH * index / (len(self.labels) - 1)
 
     def y(self, gib: float) -> float:
-        return TOP + HEIGHT * (
-            1 - math.log(gib / self.low) / math.log(self.high / self.low)
-        )
+        return TOP + HEIGHT * (1 - math.log(gib / self.low) / math.log(self.high / self.low))
 
     def svg(self) -> list[str]:
-        out = [
-            f'<text x="{self.left}" y="{TOP - 14}" font-weight="bold">{self.title}</text>'
-        ]
+        out = [f'<text x="{self.left}" y="{TOP - 14}" font-weight="bold">{self.title}</text>']
         gib = self.low
         while gib <= self.high:
             y = self.y(gib)
             out.append(
                 f'<line x1="{self.left}" y1="{y:.1f}" x2="{self.left + WIDTH}" y2="{y:.1f}" stroke="#ddd"/>'
             )
-            out.append(
-                f'<text x="{self.left - 6}" y="{y + 4:.1f}" text-anchor="end">{gib:g} GiB</text>'
-            )
+            out.append(f'<text x="{self.left - 6}" y="{y + 4:.1f}" text-anchor="end">{gib:g} GiB</text>')
             gib *= 2
         for i, label in enumerate(self.labels):
             out.append(
                 f'<text x="{self.x(i):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle">{label}</text>'
             )
         for kind, (_, color) in KINDS.items():
-            path = " ".join(
-                f"{self.x(i):.1f},{self.y(row[kind]):.1f}"
-                for i, row in enumerate(self.series)
-            )
-            out.append(
-                f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
-            )
+            path = " ".join(f"{self.x(i):.1f},{self.y(row[kind]):.1f}" for i, row in enumerate(self.series))
+            out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
         return out
 
 
@@ -100,9 +87,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tokens = [2**e for e in range(10, 18)]
     over_tokens = [layer_peaks(arguments.program, n, "balanced") for n in tokens]
-    over_skew = [
-        layer_peaks(arguments.program, 65_536, profile) for profile in PROFILES
-    ]
+    over_skew = [layer_peaks(arguments.program, 65_536, profile) for profile in PROFILES]
     panels = [
         Panel(
             LEFT,
@@ -118,9 +103,7 @@ def main() -> None:
         ),
     ]
     size = f'width="{LEFT + 2 * WIDTH + GAP + 20}" height="{TOP + HEIGHT + 62}"'
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
-    ]
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">']
     out.append('<rect width="100%" height="100%" fill="white"/>')
     for panel in panels:
         out += panel.svg()

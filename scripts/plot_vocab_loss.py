@@ -35,18 +35,14 @@ def vocab_bytes(program: Path, tokens: int, vocab: int) -> dict[str, int]:
         "bf16",
     ]
     command = [str(program), "bench", "vocab", "--dry", "--json", *map(str, arguments)]
-    lines = subprocess.run(
-        command, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return {row["kind"]: row["vocab_bytes"] for row in map(json.loads, lines)}
 
 
 class Panel:
     """Bytes over one quantity, both axes logarithmic."""
 
-    def __init__(
-        self, left: int, title: str, values: list[int], series: list[dict[str, int]]
-    ):
+    def __init__(self, left: int, title: str, values: list[int], series: list[dict[str, int]]):
         self.left, self.title, self.values, self.series = left, title, values, series
 
     def x(self, value: float) -> float:
@@ -59,9 +55,7 @@ class Panel:
 
     def svg(self) -> list[str]:
         bottom = MARGIN_TOP + HEIGHT
-        out = [
-            f'<text x="{self.left}" y="{MARGIN_TOP - 14}" font-weight="bold">{self.title}</text>'
-        ]
+        out = [f'<text x="{self.left}" y="{MARGIN_TOP - 14}" font-weight="bold">{self.title}</text>']
         gib = LOW
         while gib <= HIGH:
             y = self.y(gib)
@@ -69,23 +63,15 @@ class Panel:
             out.append(
                 f'<line x1="{self.left}" y1="{y:.1f}" x2="{self.left + WIDTH}" y2="{y:.1f}" stroke="#ddd"/>'
             )
-            out.append(
-                f'<text x="{self.left - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
-            )
+            out.append(f'<text x="{self.left - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
             gib *= 4
         for value in self.values[::2]:
             x = self.x(value)
-            out.append(
-                f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{value // 1024}k</text>'
-            )
+            out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{value // 1024}k</text>')
         for kind, (_, color) in KINDS.items():
             points = zip(self.values, self.series, strict=True)
-            path = " ".join(
-                f"{self.x(v):.1f},{self.y(row[kind] / GIB):.1f}" for v, row in points
-            )
-            out.append(
-                f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
-            )
+            path = " ".join(f"{self.x(v):.1f},{self.y(row[kind] / GIB):.1f}" for v, row in points)
+            out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
         return out
 
 
@@ -127,7 +113,8 @@ def main() -> None:
     for label, color in KINDS.values():
         y = MARGIN_TOP + HEIGHT + 44
         out.append(
-            f'<line x1="{left}" y1="{y - 4}" x2="{left + 22}" y2="{y - 4}" stroke="{color}" stroke-width="3"/>'
+            f'<line x1="{left}" y1="{y - 4}" x2="{left + 22}" y2="{y - 4}" '
+            f'stroke="{color}" stroke-width="3"/>'
         )
         out.append(f'<text x="{left + 28}" y="{y}">{label}</text>')
         left += 140

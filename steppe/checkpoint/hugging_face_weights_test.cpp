@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "steppe/base/error.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/checkpoint/safetensors.h"
 #include "steppe/comm/groups.h"
-#include "steppe/base/temporary_folder.h"
 #include "steppe/layout/layout.h"
 #include "steppe/recipe/expect_message.h"
 

@@ -4,8 +4,8 @@
 // allocations are null and not booked. Alignment is 64 bytes; the requested size is what is booked. On CUDA
 // the caching allocator's trace hook books requested sizes (tracker_cuda.cpp).
 //
-// Freed pages stay with the process unless `return_freed_pages` says otherwise: fast, but RSS then stays at its
-// high-water mark.
+// Freed pages stay with the process unless `return_freed_pages` says otherwise: fast, but RSS then stays at
+// its high-water mark.
 //
 // Untracked by nature: from_blob, pinned memory of PyTorch, operator new inside libraries.
 #pragma once

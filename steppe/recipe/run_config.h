@@ -82,8 +82,8 @@ struct DispatchSection {
   std::int64_t token_budget = 4096;    // tokens per rank and chunk
   std::int64_t max_chunks = 10;        // of a layer and micro-batch; wins over the budget
   std::string membership = "strided";  // of tokens in chunks; or "contiguous"
-  double replan_threshold = 1.2;  // a chunk is planned by itself when a rank would receive more than this many
-                                  // times an even share; 0: never
+  double replan_threshold = 1.2;  // a chunk is planned by itself when a rank would receive more than this
+                                  // many times an even share; 0: never
   // Of pipelined_llep and llep:
   std::optional<std::int64_t> max_helpers;  // foreign experts a rank may hold; nothing: any number
   double imbalance_threshold = 1.3;         // largest over mean expert load, below which nothing moves
@@ -96,8 +96,8 @@ struct LossSection {
   std::string kind = "auto";  // "tiled", "ring", "vocab_parallel", "full"; auto: tiled or ring, by a rule
   std::optional<std::int64_t> tile_tokens;  // rows of a rank in a tile; none: from a byte budget
   std::string circulate = "auto";    // what goes round in "ring": "activations", "weights"; auto: the smaller
-  double z_loss_coeff = 0;   // adds coeff·(log Σ e^logit)² per token; 0: off
-  double logit_softcap = 0;  // logits become cap·tanh(logit/cap); 0: off
+  double z_loss_coeff = 0;           // adds coeff·(log Σ e^logit)² per token; 0: off
+  double logit_softcap = 0;          // logits become cap·tanh(logit/cap); 0: off
   std::int64_t ignore_index = -100;  // a target that does not count
   bool operator==(const LossSection&) const = default;
 };

@@ -165,15 +165,6 @@ TEST(RunConfig, ReadsEveryKey) {
   EXPECT_EQ(config.model.rope_scaling->truncate, false);
   EXPECT_EQ(config.model.rope_scaling->beta_slow, std::nullopt);
   EXPECT_EQ(config.parallelism.vocab_parallel_degree, 3);
-  EXPECT_EQ(config.dispatch.kind, "llep");
-  EXPECT_EQ(config.dispatch.token_budget, 2048);
-  EXPECT_EQ(config.dispatch.max_chunks, 6);
-  EXPECT_EQ(config.dispatch.membership, "contiguous");
-  EXPECT_EQ(config.dispatch.max_helpers, 2);
-  EXPECT_EQ(config.dispatch.replan_threshold, 1.5);
-  EXPECT_EQ(config.dispatch.imbalance_threshold, 1.1);
-  EXPECT_EQ(config.dispatch.max_tokens_factor, 1.25);
-  EXPECT_EQ(config.dispatch.min_tokens_per_gemm, 64);
   EXPECT_EQ(config.loss.kind, "ring");
   EXPECT_EQ(config.loss.tile_tokens, 256);
   EXPECT_EQ(config.loss.circulate, "weights");
@@ -234,15 +225,6 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"parallelism.ulysses_degree=0", "at least 1"},
       {"parallelism.expert_parallel_degree=1.5", "whole number"},
       {"parallelism.vocab_parallel_degree=-2", "at least 1"},
-      {"dispatch.kind=auto", "does not exist in this version"},
-      {"dispatch.token_budget=0", "at least 1"},
-      {"dispatch.max_chunks=0", "at least 1"},
-      {"dispatch.membership=random", "\"strided\", \"contiguous\""},
-      {"dispatch.max_helpers=-1", "at least 0"},
-      {"dispatch.replan_threshold=0.5", "at least 1"},
-      {"dispatch.imbalance_threshold=-1", "at least 0"},
-      {"dispatch.max_tokens_factor=0", "above 0"},
-      {"dispatch.min_tokens_per_gemm=0", "at least 1"},
       {"loss.kind=fused", "\"auto\", \"tiled\", \"ring\", \"vocab_parallel\", \"full\""},
       {"loss.tile_tokens=0", "at least 1"},
       {"loss.z_loss_coeff=-1", "at least 0"},

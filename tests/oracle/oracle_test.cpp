@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "steppe/base/counters.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/checkpoint/hugging_face_weights.h"
 #include "steppe/checkpoint/safetensors.h"
 #include "steppe/comm/groups.h"
 #include "steppe/data/batch_plan.h"
-#include "steppe/base/temporary_folder.h"
 #include "steppe/layout/layout.h"
 #include "steppe/model/hugging_face_config.h"
 #include "steppe/model/weights.h"

@@ -20,7 +20,8 @@ int64_t largest(const std::vector<Tile>& tiles) {
 }
 
 // The caller's, or one for this call.
-ExpertWorkspace workspace(const OpContext& context, const ExpertRows& rows, int64_t most, int64_t two_i, bool kept) {
+ExpertWorkspace workspace(const OpContext& context, const ExpertRows& rows, int64_t most, int64_t two_i,
+                          bool kept) {
   const auto& given = rows.workspace;
   if (!given.act_TI.defined()) {
     return {kept ? at::Tensor{} : context.empty({most, two_i}), context.empty({most, two_i / 2})};

@@ -24,7 +24,8 @@ inline constexpr std::array kAllRoutes = {Routes::kRandom,   Routes::kPowerLaw, 
                                           Routes::kAllToOne, Routes::kListedTwice, Routes::kOneRankOnly};
 
 inline at::Tensor make_ids(Routes routes, int64_t tokens) {
-  const auto distinct = at::rand({tokens, kExperts}).argsort(int64_t{1}).narrow(1, 0, kTopK).to(at::kInt).contiguous();
+  const auto distinct =
+      at::rand({tokens, kExperts}).argsort(int64_t{1}).narrow(1, 0, kTopK).to(at::kInt).contiguous();
   switch (routes) {
     case Routes::kRandom:
       return distinct;
