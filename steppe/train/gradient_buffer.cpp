@@ -8,8 +8,10 @@ namespace steppe::train {
 
 using memory::Category;
 
-GradientBuffer::GradientBuffer(const ops::OpContext& context, model::WeightUnit& unit) : unit_(&unit) {
-  if (unit.replicas().size() == 1) {
+GradientBuffer::GradientBuffer(const ops::OpContext& context, model::WeightUnit& unit,
+                               comm::Communicator& group)
+    : unit_(&unit), group_(&group) {
+  if (group.size() == 1) {
     flat_ = unit.grad();
     return;
   }
@@ -19,7 +21,7 @@ GradientBuffer::GradientBuffer(const ops::OpContext& context, model::WeightUnit&
 }
 
 void GradientBuffer::start_reduce(const ops::OpContext& context) {
-  if (unit_->replicas().size() == 1) return;
+  if (group_->size() == 1) return;
   const memory::Scope scope(Category::kStaging);
   if (context.dtype != at::kFloat) {
     const auto wire = context.empty({flat_.numel()});
@@ -27,7 +29,7 @@ void GradientBuffer::start_reduce(const ops::OpContext& context) {
     flat_ = wire;
   }
   const auto scratch = context.empty({flat_.numel()}, flat_.scalar_type());
-  pending_ = comm::reduce_scatter_add(unit_->replicas(), unit_->grad(), flat_, scratch);
+  pending_ = comm::reduce_scatter_add(*group_, unit_->grad(), flat_, scratch);
 }
 
 void GradientBuffer::finish() {

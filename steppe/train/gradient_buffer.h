@@ -12,15 +12,18 @@ namespace steppe::train {
 class GradientBuffer {
  public:
   GradientBuffer() = default;
-  GradientBuffer(const ops::OpContext& context, model::WeightUnit& unit);
+  // `group`: the unit's replicas, with a queue of its own, so that sums never stand before the gathers of
+  // weights.
+  GradientBuffer(const ops::OpContext& context, model::WeightUnit& unit, comm::Communicator& group);
   const at::Tensor& flat() const { return flat_; }
-  // Starts the reduce-scatter; collective over the unit's replicas.
+  // Starts the reduce-scatter; collective over the group.
   void start_reduce(const ops::OpContext& context);
   // Finishes it and releases the buffers.
   void finish();
 
  private:
   model::WeightUnit* unit_ = nullptr;
+  comm::Communicator* group_ = nullptr;
   at::Tensor flat_;
   comm::Pending pending_;
 };

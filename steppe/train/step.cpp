@@ -175,7 +175,7 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
   if (!training) return {};
   const int64_t head_slot = model_.num_hidden_layers;
   kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, head_slot, 1), dx);
-  GradientBuffer grads(context_, weights_.final_norm());
+  GradientBuffer grads(context_, weights_.final_norm(), *groups_.gradients);
   kernels::rms_norm_backward({.dx = dx,
                               .grad_weight = weights_.final_norm_view(grads.flat()),
                               .dy = dx,
@@ -196,7 +196,7 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
     auto gathered = std::move(next);
     if (layer > 0) next = model::GatheredUnit(context_, weights_.dense(layer - 1));
     const auto weights = layer_weights(layer, gathered.wait());
-    GradientBuffer grads(context_, weights_.dense(layer));
+    GradientBuffer grads(context_, weights_.dense(layer), *groups_.gradients);
     const auto h = state.boundaries.restore(layer);
     model::layer_backward(call(layer, state.batch, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
                           state.layers[layer]);

@@ -95,6 +95,7 @@ class Step {
   void finish_gradients(Accumulators& sums);
   void collect(const Accumulators& sums, StepResult& result);
   std::string first_nonfinite_gradient();
+  void count_wire_bytes();
   void update_biases(const StepResult& result);
 
   StepConfig config_;

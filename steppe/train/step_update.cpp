@@ -54,6 +54,18 @@ void Step::finish_gradients(Accumulators& sums) {
   }
 }
 
+// The communicators count what they send; here it goes to the counters, by purpose.
+void Step::count_wire_bytes() {
+  auto& wire = context_.counters->wire_bytes;
+  wire[WirePurpose::kWeights] = groups_.weights->wire_bytes();
+  wire[WirePurpose::kGradients] = groups_.gradients->wire_bytes() + groups_.expert_replicas->wire_bytes() +
+                                  groups_.vocab_replicas->wire_bytes();
+  wire[WirePurpose::kSequence] = groups_.sequence->wire_bytes();
+  wire[WirePurpose::kDispatch] = groups_.expert->wire_bytes();
+  wire[WirePurpose::kVocab] = groups_.vocab->wire_bytes();
+  wire[WirePurpose::kControl] = groups_.control->wire_bytes();
+}
+
 void Step::collect(const Accumulators& sums, StepResult& result) {
   const int64_t num_layers = model_.num_hidden_layers;
   Words own;
@@ -75,6 +87,7 @@ void Step::collect(const Accumulators& sums, StepResult& result) {
       for (auto& count : layer) count += *word++;
     }
   }
+  count_wire_bytes();
   result.loss = result.num_targets > 0 ? loss / static_cast<double>(result.num_targets) : 0.0;
   result.grad_norm = std::sqrt(squares);
   result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
