@@ -48,7 +48,7 @@ function(steppe_test)
   endif()
   add_test(NAME ${A_NAME} COMMAND ${A_NAME}_test ${A_ARGS})
   set(threads 2)
-  set(timeout 600)
+  set(timeout 1800)  # dozens of runs of four ranks, on a machine of two cores that may be busy
   if(STEPPE_SANITIZE)
     set(timeout 3600)
   endif()
