@@ -1,4 +1,5 @@
-// The configuration of a run: one struct per section of a recipe, with the keys that work in this version.
+// The configuration of a run: one struct per section of a recipe. A key that no reader asks for is refused:
+// fields whose component has not landed keep their defaults.
 // Components have configurations of their own, which the trainer fills from these.
 //
 // Fields are in the order of their keys and carry the same names; a field that only says "as Hugging Face"
@@ -37,7 +38,8 @@ struct RopeScaling {
 
 // What is set here overrides the config.json; without `config` the model is made of these alone.
 struct ModelSection {
-  std::optional<std::string> config;  // path of a Hugging Face config.json
+  std::optional<std::string> config;  // path of a Hugging Face config.json: random weights
+  std::optional<std::string> path;    // Hugging Face folder: config.json and weights
   // As Hugging Face.
   std::optional<std::int64_t> num_hidden_layers;
   std::optional<std::int64_t> hidden_size;
@@ -58,6 +60,7 @@ struct ModelSection {
   std::optional<std::int64_t> first_k_dense_replace;            // leading dense layers; 0: none
   std::optional<std::int64_t> shared_expert_intermediate_size;  // 0: no shared expert
   std::optional<std::string> qk_norm;      // "head", "full" (over the whole width), "none"
+  std::optional<double> clip_qkv;          // queries, keys and values are clamped to ±this
   std::string compute_dtype = "bfloat16";  // or "float32": of working weights and activations
   bool operator==(const ModelSection&) const = default;
 };
@@ -79,9 +82,10 @@ struct ParallelismSection {
 struct DispatchSection {
   std::string kind = "ep";  // or "llep", "pipelined_llep"
   // Of pipelined_llep:
-  std::int64_t token_budget = 4096;    // tokens per rank and chunk
-  std::int64_t max_chunks = 10;        // of a layer and micro-batch; wins over the budget
-  std::string membership = "strided";  // of tokens in chunks; or "contiguous"
+  std::int64_t token_budget = 4096;        // tokens per rank and chunk
+  std::int64_t max_chunks = 10;            // of a layer and micro-batch; wins over the budget
+  std::string membership = "strided";      // of tokens in chunks; or "contiguous"
+  std::optional<std::int64_t> tile_bytes;  // of expert intermediates at a time; nothing: auto
   double replan_threshold = 1.2;  // a chunk is planned by itself when a rank would receive more than this
                                   // many times an even share; 0: never
   // Of pipelined_llep and llep:
@@ -103,8 +107,24 @@ struct LossSection {
 };
 
 struct ActivationCheckpointSection {
-  std::string mode = "full";  // keep layer boundaries only; or "none": keep everything, recompute nothing
+  std::string mode = "full";  // keep layer boundaries only; "selective": attention outputs too, by policy;
+                              // "none": keep everything, recompute nothing
+  std::optional<std::int64_t> mlp_tile_tokens;  // of dense and shared feed-forwards; nothing: a byte budget
   bool operator==(const ActivationCheckpointSection&) const = default;
+};
+
+struct OffloadSection {
+  std::string activations = "none";  // or "sco": what the budget holds; "all": an error unless it holds all
+  std::int64_t host_budget = 0;      // bytes per node, shared by its ranks
+  bool pin_memory = true;
+  bool operator==(const OffloadSection&) const = default;
+};
+
+// Some parameters are trained unlike the rest.
+struct ParameterGroup {
+  std::vector<std::string> match;  // globs over parameter names
+  std::optional<double> lr, weight_decay;
+  bool operator==(const ParameterGroup&) const = default;
 };
 
 struct OptimizerSection {
@@ -112,9 +132,16 @@ struct OptimizerSection {
   double lr = 0;  // required: the peak of the schedule
   std::array<double, 2> betas{0.9, 0.95};
   double eps = 1e-8;
-  double weight_decay = 0.1;   // of matrices; vectors are not decayed
-  double max_grad_norm = 1.0;  // global norm that gradients are clipped to; 0: not clipped
-  std::string placement = "resident";
+  double weight_decay = 0.1;           // of matrices; vectors are not decayed
+  double max_grad_norm = 1.0;          // global norm that gradients are clipped to; 0: not clipped
+  std::string placement = "resident";  // of masters and moments; "cpu": updated there; "stream": host memory,
+                                       // updated on the device bucket by bucket
+  std::string gradients = "device";    // or "host"
+  std::int64_t bucket_params = 100'000'000;  // of "stream"
+  std::int64_t slots = 2;                    // of "stream": buckets on the device at a time
+  std::string moments_dtype = "float32";     // or "bfloat16", which changes numerics
+  std::vector<std::string> freeze;           // globs over parameter names
+  std::vector<ParameterGroup> groups;
   bool operator==(const OptimizerSection&) const = default;
 };
 
@@ -179,6 +206,23 @@ struct ValidationSection {
   bool operator==(const ValidationSection&) const = default;
 };
 
+struct CheckpointSection {
+  std::string folder;               // default: "checkpoints" in the run's folder
+  std::int64_t interval = 500;      // steps between saves; 0: only at the end and on demand
+  std::int64_t keep = 2;            // newest ones kept; 0: all
+  std::int64_t keep_every = 0;      // steps whose multiples are kept for good; 0: none
+  bool first_step = true;           // save after step 1, so that a full disk shows at once
+  std::string resume = "auto";      // the newest complete one, if any; "never"
+  std::optional<std::string> load;  // checkpoint to start from, instead
+  bool load_weights_only = false;
+  bool async = true;                        // write while training goes on
+  std::optional<std::int64_t> host_budget;  // bytes per node of the asynchronous writer; nothing: auto
+  double grace = 25;                        // seconds from a signal to the end
+  std::string export_dtype = "bfloat16";
+  std::int64_t max_shard_size = 5'000'000'000;  // bytes of a file, of an export
+  bool operator==(const CheckpointSection&) const = default;
+};
+
 struct LoggingSection {
   std::int64_t interval = 1;  // steps between lines
   std::vector<std::string> report_to{"jsonl", "tensorboard"};
@@ -188,6 +232,11 @@ struct LoggingSection {
 };
 
 struct HardwareSection {
+  std::string preset = "auto";                // "H100", "H200", "B200", …; auto: the machine at hand
+  std::optional<std::int64_t> device_memory;  // bytes of a device
+  std::optional<std::int64_t> host_memory;    // bytes of a node
+  std::optional<double> link;                 // bytes per second between host and device, each way
+  std::optional<std::int64_t> ranks_per_node;
   std::optional<std::int64_t> threads_per_rank;  // nothing: auto, max(1, ⌊cores ÷ local ranks⌋)
   bool operator==(const HardwareSection&) const = default;
 };
@@ -198,6 +247,18 @@ struct CommSection {
   bool operator==(const CommSection&) const = default;
 };
 
+struct ProfilerSection {
+  std::vector<std::int64_t> steps;
+  std::vector<std::int64_t> ranks{0};
+  bool operator==(const ProfilerSection&) const = default;
+};
+
+struct PlanSection {
+  std::string routing_profile = "balanced";  // or "r/h", or a run's metrics.jsonl
+  bool allow_unfit = false;                  // start although the plan does not fit
+  bool operator==(const PlanSection&) const = default;
+};
+
 struct RunConfig {
   RunSection run;
   ModelSection model;
@@ -206,14 +267,18 @@ struct RunConfig {
   DispatchSection dispatch;
   LossSection loss;
   ActivationCheckpointSection activation_checkpoint;
+  OffloadSection offload;
   OptimizerSection optimizer;
   SchedulerSection lr_scheduler;
   TrainingSection training;
   DataSection data;
   ValidationSection validation;
+  CheckpointSection checkpoint;
   LoggingSection logging;
   HardwareSection hardware;
   CommSection comm;
+  ProfilerSection profiler;
+  PlanSection plan;
   bool operator==(const RunConfig&) const = default;
 };
 
