@@ -11,11 +11,10 @@
 #include "steppe/comm/collectives.h"
 #include "steppe/data/batch_source.h"
 #include "steppe/memory/scope.h"
-#include "steppe/model/hugging_face_config.h"
+#include "steppe/train/assembly.h"
 #include "steppe/train/configure.h"
 #include "steppe/train/metrics/moe_health.h"
 #include "steppe/train/reporter.h"
-#include "steppe/train/step.h"
 
 namespace steppe::train {
 namespace {
@@ -29,13 +28,6 @@ double seconds_since(Clock::time_point begin) {
 at::Device compute_device(int local_rank) {
   if (!at::globalContext().hasCUDA()) return at::kCPU;
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
-}
-
-std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run,
-                                                   const model::ModelConfig& model) {
-  if (!run.router.force_load_balancing) return std::make_unique<ops::TopKRouting>();
-  return std::make_unique<ops::GivenRouting>(
-      ops::balanced_routing({model.num_experts, model.num_experts_per_tok, model.norm_topk_prob}));
 }
 
 std::chrono::milliseconds milliseconds(double seconds) {
@@ -52,21 +44,13 @@ std::string count_text(int64_t count) {
 }  // namespace
 
 // Everything of a run on this rank, in the order it must live.
-struct Trainer::State {
+struct Trainer::State : RankShape {
   const recipe::RunConfig& run;
   Process process;
   const Log& log;
-  model::ModelConfig model;
-  layout::LayoutConfig layout_config;
-  layout::RankLayout layout;
   data::BatchSource data;
-  Counters counters;
-  ops::OpContext context;
   c10::OptionalDeviceGuard device_guard;
-  comm::Groups groups;
-  model::ModelWeights weights;
-  std::unique_ptr<ops::RoutingSource> routing;
-  Step step;
+  Assembly rank;
   optim::ScheduleConfig schedule;
   Reporter reporter;
   int64_t tokens = 0;
@@ -75,24 +59,19 @@ struct Trainer::State {
   const char* current_work = "set-up";
 
   State(const recipe::RunConfig& given_run, Process given_process, const Log& given_log)
-      : run(given_run),
+      : RankShape(given_run, given_process.rank, given_process.world_size),
+        run(given_run),
         process(std::move(given_process)),
         log(given_log),
-        model(model::model_config(run.model)),
-        layout_config(train::layout_config(run, process.world_size)),
-        layout(layout_config, process.rank, layout_constraints(model)),
         data(data_config(run), batch_shape(run, layout_config), layout.group_index(layout::Axis::kSequence),
              model.vocab_size),
-        context{compute_device(process.local_rank), compute_dtype(run), &counters},
-        groups((device_guard.reset_device(context.device),
-                comm::make_groups(layout, process.store, milliseconds(run.comm.timeout),
-                                  context.device.is_cuda()))),
-        weights(model, layout, groups, context),
-        routing(routing_source(run, model)),
-        step(train::step_config(run), model, layout, groups, context, weights, *routing),
+        device_guard(compute_device(process.local_rank)),
+        rank(run, *this, compute_device(process.local_rank),
+             comm::make_groups(layout, process.store, milliseconds(run.comm.timeout),
+                               compute_device(process.local_rank).is_cuda())),
         schedule(train::schedule_config(run)),
         reporter(run, log, process.rank == 0, process.color) {
-    step.on_phase([this] { process.progress(current_step, current_work); });
+    rank.step.on_phase([this] { process.progress(current_step, current_work); });
   }
 
   void announce() const;
@@ -116,9 +95,9 @@ void Trainer::State::announce() const {
   log.info(
       "{} {} on {}: ulysses {}, expert {}, vocab {}; {} sequences of {} tokens a step, {} micro-batches; {}",
       process.world_size, process.world_size == 1 ? "rank" : "ranks",
-      context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree, layout_config.expert_degree,
-      layout_config.vocab_degree, batch.global_batch_size, run.training.seq_length, data.num_micro_batches(),
-      run.model.compute_dtype);
+      rank.context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
+      layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size,
+      run.training.seq_length, data.num_micro_batches(), run.model.compute_dtype);
 }
 
 metrics::StepMetrics Trainer::State::train_step(int64_t number) {
@@ -127,7 +106,7 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   const auto batch = data.read(number - 1);
   const double waited = seconds_since(step_begin);
   const double lr = optim::learning_rate(schedule, number - 1);
-  const auto result = step.train(batch, lr, number);
+  const auto result = rank.step.train(batch, lr, number);
   if (!result.applied) log.warning("step {} skipped: not finite, first seen in {}", number, result.nonfinite);
 
   metrics::StepMetrics m;
@@ -154,7 +133,7 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   }
   if (run.router.load_balancing == "expert_bias") {
     std::vector<std::vector<float>> biases;
-    for (const auto& bias : weights.expert_biases()) {
+    for (const auto& bias : rank.weights.expert_biases()) {
       if (!bias.defined()) continue;
       const auto host = bias.to(at::kCPU);
       biases.emplace_back(host.const_data_ptr<float>(), host.const_data_ptr<float>() + host.numel());
@@ -172,7 +151,7 @@ std::vector<metrics::ValidationResult> Trainer::State::validate(int64_t number) 
     double sum = 0;
     for (int64_t s = 0; s < steps; ++s) {
       begins(number, "validation");
-      const auto evaluated = step.evaluate(data.validation_microbatches(set, s));
+      const auto evaluated = rank.step.evaluate(data.validation_microbatches(set, s));
       sum += evaluated.loss_sum;
       result.tokens += evaluated.num_targets;
     }
@@ -187,7 +166,7 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
   const auto peak = memory::current_ledger().peak();
   std::vector<int64_t> mine = {peak.bytes, memory::current_ledger().peak(memory::Domain::kHost).bytes};
   mine.insert(mine.end(), peak.by_category.begin(), peak.by_category.end());
-  const auto all = groups.control->all_gather_host(mine);
+  const auto all = rank.groups.control->all_gather_host(mine);
   const auto* fullest = all.data();
   for (size_t r = 0; r < all.size(); r += mine.size()) {
     if (all[r] > fullest[0]) fullest = all.data() + r;
@@ -203,12 +182,12 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
 }
 
 int Trainer::State::agreed_stop_signal() {
-  return static_cast<int>(comm::all_reduce_max(*groups.control, process.stop_signal()));
+  return static_cast<int>(comm::all_reduce_max(*rank.groups.control, process.stop_signal()));
 }
 
 Trainer::Trainer(const recipe::RunConfig& run, Process process, const Log& log)
     : state_(std::make_unique<State>(run, std::move(process), log)) {
-  state_->weights.initialize(static_cast<uint64_t>(run.training.seed));
+  state_->rank.weights.initialize(static_cast<uint64_t>(run.training.seed));
 }
 
 Trainer::~Trainer() = default;
