@@ -51,9 +51,9 @@ void adamw(const AdamWTensors& tensors, const AdamWStep& step) {
   check_dtype(master, at::kFloat, kPlace, "master");
   check_contiguous(master, kPlace, "master");
   check_beside(m, master, "m");
-  check_dtype(m, at::kFloat, kPlace, "m");
+  raw.moments_element = element_of(m, kPlace, "m");
   check_beside(v, master, "v");
-  check_dtype(v, at::kFloat, kPlace, "v");
+  check_dtype(v, m.scalar_type(), kPlace, "v");
   check_beside(grad, master, "grad");
   raw.grad_element = element_of(grad, kPlace, "grad");
   if (working.defined()) {
@@ -62,8 +62,8 @@ void adamw(const AdamWTensors& tensors, const AdamWStep& step) {
   }
   if (master.is_meta() || master.numel() == 0) return;
   raw.master = master.data_ptr<float>();
-  raw.m = m.data_ptr<float>();
-  raw.v = v.data_ptr<float>();
+  raw.m = m.data_ptr();
+  raw.v = v.data_ptr();
   raw.grad = grad.const_data_ptr();
   if (working.defined() && working.data_ptr() != raw.master) raw.working = working.data_ptr();
   raw.size = master.numel();

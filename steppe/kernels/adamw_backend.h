@@ -19,10 +19,12 @@ struct AdamWCoefficients {
 };
 
 struct AdamWUpdate {
-  float *master = nullptr, *m = nullptr, *v = nullptr;
+  float* master = nullptr;
+  void *m = nullptr, *v = nullptr;
   const void* grad = nullptr;
   void* working = nullptr;  // null: not written
-  Element grad_element = Element::kFloat32, working_element = Element::kFloat32;
+  Element moments_element = Element::kFloat32, grad_element = Element::kFloat32,
+          working_element = Element::kFloat32;
   int64_t size = 0;
   AdamWCoefficients coefficients;
 };

@@ -14,21 +14,23 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1 << 16;
 
-template <class Grad, class Working>
+template <class Moment, class Grad, class Working>
 __global__ void adamw_kernel(AdamWUpdate args) {
   const AdamWCoefficients& c = args.coefficients;
+  Moment* m_of = static_cast<Moment*>(args.m);
+  Moment* v_of = static_cast<Moment*>(args.v);
   const Grad* grad = static_cast<const Grad*>(args.grad);
   Working* working = static_cast<Working*>(args.working);
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < args.size;
        i += gridDim.x * int64_t{kThreads}) {
     const float g = __fmul_rn(to_float(grad[i]), c.grad_scale);
-    const float m = __fmaf_rn(c.beta1, args.m[i], __fmul_rn(c.one_minus_beta1, g));
-    const float v = __fmaf_rn(c.beta2, args.v[i], __fmul_rn(__fmul_rn(c.one_minus_beta2, g), g));
+    const float m = __fmaf_rn(c.beta1, to_float(m_of[i]), __fmul_rn(c.one_minus_beta1, g));
+    const float v = __fmaf_rn(c.beta2, to_float(v_of[i]), __fmul_rn(__fmul_rn(c.one_minus_beta2, g), g));
     const float denominator = __fadd_rn(__fmul_rn(__fsqrt_rn(v), c.rsqrt_bias2), c.eps);
     const float decayed = __fmaf_rn(c.minus_decay, args.master[i], args.master[i]);
     const float w = __fmaf_rn(c.minus_step_size, __fdiv_rn(m, denominator), decayed);
-    args.m[i] = m;
-    args.v[i] = v;
+    m_of[i] = from_float<Moment>(m);
+    v_of[i] = from_float<Moment>(v);
     args.master[i] = w;
     if (working != nullptr) working[i] = from_float<Working>(w);
   }
@@ -38,10 +40,12 @@ __global__ void adamw_kernel(AdamWUpdate args) {
 
 void adamw(const AdamWUpdate& args, void* stream) {
   const auto blocks = static_cast<unsigned>(std::min(kMostBlocks, (args.size + kThreads - 1) / kThreads));
-  with_element(args.grad_element, [&](auto grad_zero) {
-    with_element(args.working_element, [&](auto working_zero) {
-      adamw_kernel<decltype(grad_zero), decltype(working_zero)>
-          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  with_element(args.moments_element, [&](auto moment_zero) {
+    with_element(args.grad_element, [&](auto grad_zero) {
+      with_element(args.working_element, [&](auto working_zero) {
+        adamw_kernel<decltype(moment_zero), decltype(grad_zero), decltype(working_zero)>
+            <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+      });
     });
   });
   check_launch("adamw");

@@ -15,10 +15,10 @@ namespace {
 constexpr AdamWStep kStep = {
     .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.75, .step = 1};
 
-AdamWTensors fresh(int64_t n) {
+AdamWTensors fresh(int64_t n, at::ScalarType moments = at::kFloat) {
   return {.master = at::randn({n}),
-          .m = at::zeros({n}),
-          .v = at::zeros({n}),
+          .m = at::zeros({n}, moments),
+          .v = at::zeros({n}, moments),
           .grad = at::Tensor(),
           .working = at::Tensor()};
 }
@@ -43,11 +43,11 @@ void plain_update(const AdamWTensors& t, const AdamWStep& s) {
   const float rsqrt_bias2 = rounded(1 / std::sqrt(1 - std::pow(s.beta2, s.step)));
   const float minus_step = rounded(-s.lr / (1 - std::pow(s.beta1, s.step)));
   const float minus_decay = rounded(-s.lr * s.weight_decay);
-  const auto grad = t.grad.to(at::kFloat).contiguous();
+  const auto grad = t.grad.to(at::kFloat), wide_m = t.m.to(at::kFloat), wide_v = t.v.to(at::kFloat);
   for (int64_t i = 0; i < t.master.numel(); ++i) {
     float& w = t.master.data_ptr<float>()[i];
-    float& m = t.m.data_ptr<float>()[i];
-    float& v = t.v.data_ptr<float>()[i];
+    float& m = wide_m.data_ptr<float>()[i];
+    float& v = wide_v.data_ptr<float>()[i];
     const float g = grad.data_ptr<float>()[i] * rounded(s.grad_scale);
     m = std::fma(rounded(s.beta1), m, rounded(1 - s.beta1) * g);
     v = std::fma(rounded(s.beta2), v, rounded(1 - s.beta2) * g * g);
@@ -55,24 +55,28 @@ void plain_update(const AdamWTensors& t, const AdamWStep& s) {
     w = std::fma(minus_decay, w, w);
     w = std::fma(minus_step, m / (scaled + rounded(s.eps)), w);
   }
+  t.m.copy_(wide_m);
+  t.v.copy_(wide_v);
   if (t.working.defined()) t.working.copy_(t.master);
 }
 
 TEST(AdamW, IsTheWrittenSequenceBitForBit) {
   at::manual_seed(1);
-  for (const auto grad_dtype : {at::kFloat, at::kBFloat16})
-    for (const auto working_dtype : {at::kFloat, at::kBFloat16})
-      for (const int64_t n : {0, 1, 15, 16, 1003}) {
-        auto ours = fresh(n);
-        ours.working = at::empty({n}, working_dtype);
-        auto plain = copy(ours);
-        for (AdamWStep step = kStep; step.step <= 5; ++step.step) {
-          ours.grad = plain.grad = (at::randn({n}) * std::pow(10.0, -2.0 * step.step)).to(grad_dtype);
-          EXPECT_EQ(num_allocations_in([&] { adamw(ours, step); }), 0);
-          plain_update(plain, step);
-          expect_same_bits(ours, plain);
+  const at::ScalarType dtypes[] = {at::kFloat, at::kBFloat16};
+  for (const auto moments_dtype : dtypes)
+    for (const auto grad_dtype : dtypes)
+      for (const auto working_dtype : dtypes)
+        for (const int64_t n : {0, 1, 15, 16, 1003}) {
+          auto ours = fresh(n, moments_dtype);
+          ours.working = at::empty({n}, working_dtype);
+          auto plain = copy(ours);
+          for (AdamWStep step = kStep; step.step <= 5; ++step.step) {
+            ours.grad = plain.grad = (at::randn({n}) * std::pow(10.0, -2.0 * step.step)).to(grad_dtype);
+            EXPECT_EQ(num_allocations_in([&] { adamw(ours, step); }), 0);
+            plain_update(plain, step);
+            expect_same_bits(ours, plain);
+          }
         }
-      }
 }
 
 TEST(AdamW, SameBitsForAnySplitAndThreads) {
