@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <utility>
 
 #include "cli/launch/watchdog.h"
@@ -71,13 +72,19 @@ void RunRecord::write(RunState state, const std::string& reason) {
 
 void fail_unfinished(const std::string& run_folder, const std::string& reason) noexcept {
   try {
-    auto status = launch::read_status(run_folder);
-    if (status.state != RunState::kRunning) return;
+    launch::RunStatus status;
+    if (std::filesystem::exists(run_folder + "/status.json")) {
+      status = launch::read_status(run_folder);
+      if (status.state != RunState::kRunning) return;
+    } else {
+      // Another rank failed before rank 0 had begun the record.
+      std::filesystem::create_directories(run_folder);
+    }
     status.state = RunState::kFailed;
     status.reason = reason;
     launch::write_status(run_folder, status);
-  } catch (const std::exception&) {
-    // No status: the run had not begun.
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
   }
 }
 

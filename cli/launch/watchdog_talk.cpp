@@ -63,8 +63,12 @@ void Watchdog::State::report_own() {
     if (since(*own_since) < options.cause_limit) return;
     const auto silent = silent_ranks(before, read_heartbeats(*store, environment.world_size));
     if (!silent.empty() && silent.front() != environment.rank) {
-      mine.message = fmt::format("died, or lost its network, without a word; rank {} noticed: {}", mine.rank,
-                                 mine.message);
+      // A peer's wait for it and this process's own limit end at about the same time: either may come first.
+      const bool late = mine.message.find("Timed out waiting") != std::string::npos;
+      const std::string what =
+          late ? fmt::format("no progress for {:g} s (comm.timeout)", seconds(options.progress_limit))
+               : "died, or lost its network, without a word";
+      mine.message = fmt::format("{}; rank {} noticed: {}", what, mine.rank, mine.message);
       mine.rank = silent.front();
       mine.kind = FailureKind::kCause;
     }

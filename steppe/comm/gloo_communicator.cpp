@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "steppe/base/error.h"
+#include "steppe/comm/connection_lost.h"
 #include "steppe/comm/exchange_contract.h"
 
 namespace steppe::comm {
@@ -42,7 +43,7 @@ class Transfers {
     try {
       entries_.push_back({post(), verb, peer});
     } catch (const std::exception& error) {
-      throw RuntimeFailure(fmt::format("{} failed: {}", self_.describe(verb, peer), error.what()));
+      throw ConnectionLost(fmt::format("{} failed: {}", self_.describe(verb, peer), error.what()));
     }
   }
 
@@ -56,11 +57,11 @@ class Transfers {
       try {
         if (entry.work->wait(left)) continue;
       } catch (const std::exception& error) {
-        throw RuntimeFailure(fmt::format("{} failed (the peer died, or was late by {} s): {}",
+        throw ConnectionLost(fmt::format("{} failed (the peer died, or was late by {} s): {}",
                                          self_.describe(entry.verb, entry.peer), timeout_.count() / 1000.0,
                                          error.what()));
       }
-      throw RuntimeFailure(fmt::format("{} was aborted", self_.describe(entry.verb, entry.peer)));
+      throw ConnectionLost(fmt::format("{} was aborted", self_.describe(entry.verb, entry.peer)));
     }
   }
 

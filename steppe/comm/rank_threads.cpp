@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
+#include "steppe/comm/connection_lost.h"
 #include "steppe/memory/scope.h"
 
 namespace steppe::comm {
@@ -23,8 +24,20 @@ struct Progress {
   std::condition_variable changed;
   std::vector<bool> done;
   int num_done = 0;
-  std::exception_ptr first_failure;
+  std::exception_ptr first_failure, first_connection_lost;
 };
+
+// A rank that fails takes its connections along before its exception arrives here, so that a peer's complaint
+// may come first.
+void note_failure(Progress& progress, const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const ConnectionLost&) {
+    if (!progress.first_connection_lost) progress.first_connection_lost = failure;
+  } catch (...) {
+    if (!progress.first_failure) progress.first_failure = failure;
+  }
+}
 
 [[noreturn]] void abort_unfinished(const Progress& progress, std::chrono::seconds timeout) {
   std::string ranks;
@@ -57,7 +70,7 @@ void run_ranks(int world_size, const std::function<void(int, const c10::intrusiv
       }
     }
     std::lock_guard lock(progress.mutex);
-    if (failure && !progress.first_failure) progress.first_failure = failure;
+    if (failure) note_failure(progress, failure);
     progress.done[static_cast<size_t>(rank)] = true;
     ++progress.num_done;
     progress.changed.notify_all();
@@ -71,6 +84,7 @@ void run_ranks(int world_size, const std::function<void(int, const c10::intrusiv
   }
   for (std::thread& thread : threads) thread.join();
   if (progress.first_failure) std::rethrow_exception(progress.first_failure);
+  if (progress.first_connection_lost) std::rethrow_exception(progress.first_connection_lost);
 }
 
 }  // namespace steppe::comm
