@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "steppe/memory/timeline_recording.h"
+
 namespace steppe::memory {
 namespace {
 
@@ -139,6 +141,31 @@ TEST(Ledger, TimelineAndItsJson) {
   EXPECT_EQ(json["events"][2], nlohmann::json({-100, static_cast<int>(Category::kExpert), 0, 8}));
   EXPECT_EQ(json["marks"], nlohmann::json::parse(R"([[0, "layer \"0\""], [2, "end"]])"));
   EXPECT_TRUE(ledger.stop_timeline().events.empty());
+}
+
+// What was alive at the start and every event after it give what is alive at the end.
+TEST(TimelineRecording, StartAndEventsAddUp) {
+  Ledger ledger;
+  ledger.allocated(8, Category::kWeights, Domain::kDevice);
+  ledger.allocated(5, Category::kBoundary, Domain::kHost);
+  { const TimelineRecording dropped(ledger); }
+  TimelineRecording recording(ledger);
+  ledger.mark("forward");
+  ledger.allocated(100, Category::kExpert, Domain::kDevice);
+  ledger.released(8, Category::kWeights, Domain::kDevice);
+  const auto json = nlohmann::json::parse(recording.finish(3, 1));
+  EXPECT_EQ(json["step"], 3);
+  EXPECT_EQ(json["rank"], 1);
+  EXPECT_EQ(json["marks"], nlohmann::json::parse(R"([[0, "forward"]])"));
+  auto live = json["start"].get<std::vector<std::vector<int64_t>>>();
+  for (const auto& event : json["events"])
+    live[event[2].get<size_t>()][event[1].get<size_t>()] += event[0].get<int64_t>();
+  for (int d = 0; d < kNumDomains; ++d) {
+    const auto now = ledger.live_by_category(static_cast<Domain>(d));
+    EXPECT_EQ(live[d], std::vector<int64_t>(now.begin(), now.end()));
+  }
+  ledger.released(100, Category::kExpert, Domain::kDevice);
+  ledger.released(5, Category::kBoundary, Domain::kHost);
 }
 
 TEST(Ledger, ManyThreadsLoseNothing) {

@@ -70,14 +70,6 @@ LoggingSection read_logging_section(Recipe& recipe, const std::string& run_name)
   return logging;
 }
 
-HardwareSection read_hardware_section(Recipe& recipe) {
-  HardwareSection hardware;
-  hardware.threads_per_rank = recipe.integer_or("hardware.threads_per_rank", "auto");
-  recipe.check(hardware.threads_per_rank.value_or(1) >= 1, "hardware.threads_per_rank",
-               "must be at least 1, or \"auto\"");
-  return hardware;
-}
-
 CommSection read_comm_section(Recipe& recipe) {
   CommSection comm;
   comm.init_timeout = recipe.number("comm.init_timeout", comm.init_timeout);
@@ -114,6 +106,8 @@ RunConfig read_run_config(Recipe& recipe) {
   config.logging = read_logging_section(recipe, config.run.name);
   config.hardware = read_hardware_section(recipe);
   config.comm = read_comm_section(recipe);
+  config.plan = read_plan_section(recipe);
+  config.profiler = read_profiler_section(recipe, config.training.steps);
   recipe.finish();
   return config;
 }

@@ -153,6 +153,9 @@ threads_per_rank = 3
 [comm]
 init_timeout = 60
 timeout = 2.5
+[profiler]
+steps = [1, 20]
+ranks = [0, 2]
 )";
 
 TEST(RunConfig, ReadsEveryKey) {
@@ -180,6 +183,8 @@ TEST(RunConfig, ReadsEveryKey) {
   EXPECT_EQ(config.data.train[1].name, "books");
   EXPECT_EQ(config.validation.sets.at(0).name, "held_out");
   EXPECT_EQ(config.comm.timeout, 2.5);
+  EXPECT_EQ(config.profiler.steps, (std::vector<std::int64_t>{1, 20}));
+  EXPECT_EQ(config.profiler.ranks, (std::vector<std::int64_t>{0, 2}));
 }
 
 TEST(RunConfig, ResolvedTomlLoadsBackToTheSame) {

@@ -13,6 +13,10 @@ SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps);
 TrainingSection read_training_section(Recipe& recipe);
 DataSection read_data_section(Recipe& recipe);
 ValidationSection read_validation_section(Recipe& recipe);
+HardwareSection read_hardware_section(Recipe& recipe);
+PlanSection read_plan_section(Recipe& recipe);
+// `steps` is training.steps, which no step may exceed.
+ProfilerSection read_profiler_section(Recipe& recipe, std::int64_t steps);
 
 // Whole numbers with a lower bound, the commonest check.
 std::int64_t integer_at_least(Recipe& recipe, std::string_view key, std::int64_t least,

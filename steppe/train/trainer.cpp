@@ -15,6 +15,7 @@
 #include "steppe/train/configure.h"
 #include "steppe/train/metrics/moe_health.h"
 #include "steppe/train/reporter.h"
+#include "steppe/train/timeline_files.h"
 
 namespace steppe::train {
 namespace {
@@ -53,6 +54,7 @@ struct Trainer::State : RankShape {
   Assembly rank;
   optim::ScheduleConfig schedule;
   Reporter reporter;
+  TimelineFiles timelines;
   int64_t tokens = 0;
   Clock::time_point begin = Clock::now();
   int64_t current_step = 0;
@@ -70,7 +72,8 @@ struct Trainer::State : RankShape {
              comm::make_groups(layout, process.store, milliseconds(run.comm.timeout),
                                compute_device(process.local_rank).is_cuda())),
         schedule(train::schedule_config(run)),
-        reporter(run, log, process.rank == 0, process.color) {
+        reporter(run, log, process.rank == 0, process.color),
+        timelines(run, process.rank, process.world_size) {
     rank.step.on_phase([this] { process.progress(current_step, current_work); });
   }
 
@@ -103,10 +106,12 @@ void Trainer::State::announce() const {
 metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   const auto step_begin = Clock::now();
   memory::current_ledger().reset_peak();
+  timelines.begin(number);
   const auto batch = data.read(number - 1);
   const double waited = seconds_since(step_begin);
   const double lr = optim::learning_rate(schedule, number - 1);
   const auto result = rank.step.train(batch, lr, number);
+  timelines.end(number);
   if (!result.applied) log.warning("step {} skipped: not finite, first seen in {}", number, result.nonfinite);
 
   metrics::StepMetrics m;
