@@ -1,3 +1,4 @@
+#include "steppe/kernels/clamp.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/rms_norm.h"
 #include "steppe/kernels/rotary.h"
@@ -23,42 +24,87 @@ at::Tensor heads_of(const at::Tensor& x_nw, int64_t head_dim) {
   return x_nw.view({x_nw.size(0), x_nw.size(1) / head_dim, head_dim});
 }
 
-// x·Wᵀ, then QK-norm and rotary where they apply. Raw values and inverse root mean squares are kept for the
+// One of q, k and v: its weights, and what its backward reads.
+struct Projection {
+  at::Tensor weight, norm_weight;  // the second undefined without QK-norm
+  at::Tensor& raw;
+  at::Tensor* inv_rms = nullptr;
+};
+
+Projection q_projection(const LayerCall& call, AttentionSaved& saved) {
+  const auto& w = call.weights.dense;
+  return {w.q_H, w.q_norm, saved.q_raw, &saved.q_inv_rms};
+}
+Projection k_projection(const LayerCall& call, AttentionSaved& saved) {
+  const auto& w = call.weights.dense;
+  return {w.k_H, w.k_norm, saved.k_raw, &saved.k_inv_rms};
+}
+Projection v_projection(const LayerCall& call, AttentionSaved& saved) {
+  return {call.weights.dense.v_H, {}, saved.v_raw};
+}
+
+void normalize(const LayerCall& call, const Projection& p, const at::Tensor& out_nw) {
+  const auto& config = call.context.config;
+  kernels::rms_norm_forward(norm_rows(out_nw, config), *p.inv_rms, norm_rows(p.raw, config), p.norm_weight,
+                            config.rms_norm_eps);
+}
+
+// x·Wᵀ, then QK-norm and clamping where they apply. What went into the first of them is kept for the
 // backward.
-at::Tensor project_and_rotate(const LayerCall& call, const at::Tensor& x_nH, const at::Tensor& weight,
-                              const at::Tensor& norm_weight, at::Tensor& raw, at::Tensor& inv_rms) {
+at::Tensor project(const LayerCall& call, const at::Tensor& x_nH, const Projection& p) {
   const auto& ops = call.context.ops;
   const auto& config = call.context.config;
-  auto projected = ops.empty({x_nH.size(0), weight.size(0)});
-  ops::product(ops, FlopKind::kDense, projected, x_nH, weight.t());
-  if (norm_weight.defined()) {
-    raw = projected;
-    projected = ops.empty(raw.sizes());
-    const auto rows = norm_rows(raw, config);
-    inv_rms = ops.empty({rows.size(0)}, at::kFloat);
-    kernels::rms_norm_forward(norm_rows(projected, config), inv_rms, rows, norm_weight, config.rms_norm_eps);
+  auto projected = ops.empty({x_nH.size(0), p.weight.size(0)});
+  ops::product(ops, FlopKind::kDense, projected, x_nH, p.weight.t());
+  const bool normalized = p.norm_weight.defined(), clamped = config.clip_qkv > 0;
+  if (normalized || clamped) {
+    p.raw = projected;
+    projected = ops.empty(p.raw.sizes());
   }
-  const auto heads = heads_of(projected, config.head_dim);
+  if (normalized) {
+    *p.inv_rms = ops.empty({norm_rows(p.raw, config).size(0)}, at::kFloat);
+    normalize(call, p, projected);
+  }
+  if (clamped) kernels::clamp_forward(projected, normalized ? projected : p.raw, config.clip_qkv);
+  return heads_of(projected, config.head_dim);
+}
+
+at::Tensor project_and_rotate(const LayerCall& call, const at::Tensor& x_nH, const Projection& p) {
+  const auto heads = project(call, x_nH, p);
   kernels::rotary(heads, call.row.cos_nh, call.row.sin_nh, /*inverse=*/false);
   return heads;
 }
 
-// Back through rotary and QK-norm, in place on the gradient of q or k. Returns it as [n, heads·d].
-at::Tensor unrotate_and_unnorm(const LayerCall& call, const at::Tensor& grad_nhd,
-                               const at::Tensor& norm_weight, const at::Tensor& grad_norm_weight,
-                               const at::Tensor& raw, const at::Tensor& inv_rms) {
-  kernels::rotary(grad_nhd, call.row.cos_nh, call.row.sin_nh, /*inverse=*/true);
+// Back through clamping and QK-norm, in place on the gradient of q, k or v. Returns it as [n, heads·d].
+at::Tensor unclamp_and_unnorm(const LayerCall& call, const at::Tensor& grad_nhd, const Projection& p,
+                              const at::Tensor& grad_norm_weight) {
+  const auto& config = call.context.config;
   const auto grad = grad_nhd.view({grad_nhd.size(0), grad_nhd.size(1) * grad_nhd.size(2)});
-  if (norm_weight.defined()) {
-    const auto rows = norm_rows(grad, call.context.config);
+  const bool normalized = p.norm_weight.defined();
+  if (config.clip_qkv > 0) {
+    auto clamped = p.raw;
+    if (normalized) {
+      clamped = call.context.ops.empty(p.raw.sizes());
+      normalize(call, p, clamped);  // the same bits again
+    }
+    kernels::clamp_backward(grad, clamped, config.clip_qkv);
+  }
+  if (normalized) {
+    const auto rows = norm_rows(grad, config);
     kernels::rms_norm_backward({.dx = rows,
                                 .grad_weight = grad_norm_weight,
                                 .dy = rows,
-                                .x = norm_rows(raw, call.context.config),
-                                .weight = norm_weight,
-                                .inv_rms = inv_rms});
+                                .x = norm_rows(p.raw, config),
+                                .weight = p.norm_weight,
+                                .inv_rms = *p.inv_rms});
   }
   return grad;
+}
+
+at::Tensor unrotate_and_unnorm(const LayerCall& call, const at::Tensor& grad_nhd, const Projection& p,
+                               const at::Tensor& grad_norm_weight) {
+  kernels::rotary(grad_nhd, call.row.cos_nh, call.row.sin_nh, /*inverse=*/true);
+  return unclamp_and_unnorm(call, grad_nhd, p, grad_norm_weight);
 }
 
 }  // namespace
@@ -67,18 +113,17 @@ at::Tensor attention_forward(const LayerCall& call, const at::Tensor& h_nH, Atte
   const memory::Scope scope(memory::Category::kAttention);
   const auto& ops = call.context.ops;
   const auto& w = call.weights.dense;
-  const int64_t n = h_nH.size(0), d = call.context.config.head_dim;
+  const int64_t n = h_nH.size(0);
   saved.x_nH = ops.empty(h_nH.sizes());
   saved.inv_rms_n = ops.empty({n}, at::kFloat);
   kernels::rms_norm_forward(saved.x_nH, saved.inv_rms_n, h_nH, w.input_norm_H,
                             call.context.config.rms_norm_eps);
   {
-    const auto q = project_and_rotate(call, saved.x_nH, w.q_H, w.q_norm, saved.q_raw, saved.q_inv_rms);
-    const auto k = project_and_rotate(call, saved.x_nH, w.k_H, w.k_norm, saved.k_raw, saved.k_inv_rms);
-    const auto v = ops.empty({n, w.v_H.size(0)});
-    ops::product(ops, FlopKind::kDense, v, saved.x_nH, w.v_H.t());
-    saved.out_nh = ops::ulysses_attention_forward(ops, *call.context.groups.sequence, shape_of(call), q, k,
-                                                  heads_of(v, d), saved.ulysses);
+    const auto q = project_and_rotate(call, saved.x_nH, q_projection(call, saved));
+    const auto k = project_and_rotate(call, saved.x_nH, k_projection(call, saved));
+    const auto v = project(call, saved.x_nH, v_projection(call, saved));
+    saved.out_nh = ops::ulysses_attention_forward(ops, *call.context.groups.sequence, shape_of(call), q, k, v,
+                                                  saved.ulysses);
   }
   const memory::Scope residual(memory::Category::kResidual);
   const auto h_mid = ops.empty(h_nH.sizes());
@@ -103,13 +148,13 @@ void attention_backward(const LayerCall& call, const LayerGradients& grads, cons
   dout.reset(), saved.out_nh.reset();
 
   const auto dx = ops.empty(h_nH.sizes());
-  const auto dq = unrotate_and_unnorm(call, d.dq_nhd, w.q_norm, g.q_norm, saved.q_raw, saved.q_inv_rms);
+  const auto dq = unrotate_and_unnorm(call, d.dq_nhd, q_projection(call, saved), g.q_norm);
   ops::product(ops, kind, dx, dq, w.q_H);
   ops::product_accumulate(ops, kind, g.q_H, dq.t(), saved.x_nH);
-  const auto dk = unrotate_and_unnorm(call, d.dk_nhd, w.k_norm, g.k_norm, saved.k_raw, saved.k_inv_rms);
+  const auto dk = unrotate_and_unnorm(call, d.dk_nhd, k_projection(call, saved), g.k_norm);
   ops::product_add(ops, kind, dx, dk, w.k_H);
   ops::product_accumulate(ops, kind, g.k_H, dk.t(), saved.x_nH);
-  const auto dv = d.dv_nhd.view({h_nH.size(0), w.v_H.size(0)});
+  const auto dv = unclamp_and_unnorm(call, d.dv_nhd, v_projection(call, saved), {});
   ops::product_add(ops, kind, dx, dv, w.v_H);
   ops::product_accumulate(ops, kind, g.v_H, dv.t(), saved.x_nH);
   kernels::rms_norm_backward({.dx = dh_nH,

@@ -41,6 +41,7 @@ void validate_attention(const ModelConfig& c, const Checker& check) {
                 c.num_attention_heads, "a multiple of num_key_value_heads = {}", c.num_key_value_heads);
   check.at_least(2, "head_dim", c.head_dim);
   check.require(c.head_dim % 2 == 0, "head_dim", c.head_dim, "even: rotary embedding turns pairs");
+  check.require(std::isfinite(c.clip_qkv) && c.clip_qkv >= 0, "clip_qkv", c.clip_qkv, "above 0, or absent");
 }
 
 int64_t num_dense_layers(const ModelConfig& c) {

@@ -1,5 +1,5 @@
-// The shape of a decoder-only Mixture-of-Experts language model of the Qwen3-MoE kind. Field names are those
-// of Hugging Face's config.json.
+// The shape of a decoder-only Mixture-of-Experts language model of the Qwen3-MoE, Mixtral or OLMoE kind.
+// Field names are those of Hugging Face's config.json for Qwen3-MoE.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,7 @@ struct ModelConfig {
   std::vector<int64_t> mlp_only_layers;         // further dense layers, as in Qwen3-MoE
   int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert; its output is added ungated
   QkNorm qk_norm = QkNorm::kHead;
+  double clip_qkv = 0;  // queries (after QK-norm), keys and values are clamped to ±this; 0: not
   double initializer_range = 0.02;
 
   bool is_dense_layer(int64_t layer) const;

@@ -41,7 +41,8 @@ struct LayerContext {
 // What the attention half's backward reads.
 struct AttentionSaved {
   at::Tensor x_nH, inv_rms_n;
-  at::Tensor q_raw, k_raw, q_inv_rms, k_inv_rms;  // only with QK-norm
+  at::Tensor q_raw, k_raw, q_inv_rms, k_inv_rms;  // only with QK-norm; raw also with clip_qkv
+  at::Tensor v_raw;                               // only with clip_qkv
   ops::UlyssesSaved ulysses;
   at::Tensor out_nh;
 };

@@ -25,6 +25,7 @@ at::Tensor project(const ReferenceInput& in, const at::Tensor& x_nH, const at::T
   if (norm_weight.defined() && c.qk_norm == QkNorm::kFull) y = rms_norm(y, norm_weight, c.rms_norm_eps);
   y = y.view({y.size(0), weight.size(0) / c.head_dim, c.head_dim});
   if (norm_weight.defined() && c.qk_norm == QkNorm::kHead) y = rms_norm(y, norm_weight, c.rms_norm_eps);
+  if (c.clip_qkv > 0) y = y.clamp(-c.clip_qkv, c.clip_qkv);
   return rotate ? rotated(y, in.cos_nh, in.sin_nh) : y;
 }
 

@@ -31,6 +31,7 @@ struct Case {
   int64_t tile_rows = 0;
   std::vector<int64_t> bounds = {0, 7, 8, 21, 33};
   at::ScalarType dtype = at::kFloat;
+  double clip_qkv = 0;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
@@ -53,6 +54,7 @@ ModelConfig config_of(const Case& c) {
   m.norm_topk_prob = c.normalize;
   m.shared_expert_intermediate_size = c.half == Half::kExpertsAndShared ? 12 : 0;
   m.qk_norm = c.qk_norm;
+  m.clip_qkv = c.clip_qkv;
   m.initializer_range = 0.2;
   return m;
 }
@@ -279,6 +281,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"tiles", QkNorm::kHead, Half::kExpertsAndShared, 2, true, false, /*tile_rows=*/5},
         Case{"dense", QkNorm::kHead, Half::kDense}, Case{"dense_full_norm", QkNorm::kFull, Half::kDense, 4},
         Case{"one_document", QkNorm::kNone, Half::kExpertsAndShared, 2, false, false, 0, {0, 40}},
+        Case{.name = "clipped_full_norm", .qk_norm = QkNorm::kFull, .half = Half::kExperts, .clip_qkv = 0.5},
+        Case{.name = "clipped_head_norm", .clip_qkv = 0.5},
+        Case{.name = "clipped",
+             .qk_norm = QkNorm::kNone,
+             .half = Half::kDense,
+             .kv_heads = 4,
+             .clip_qkv = 0.5},
         Case{"bf16_experts",
              QkNorm::kHead,
              Half::kExpertsAndShared,
