@@ -1,0 +1,77 @@
+// The sizes that the terms of a budget are made of.
+#pragma once
+
+#include <cstdint>
+
+#include "steppe/ops/moe_dispatch/moe_dispatch.h"
+#include "steppe/plan/budget.h"
+#include "steppe/train/assembly.h"
+
+namespace steppe::plan {
+
+// Rows that a layer's routing brings a rank, and what it then needs.
+struct RoutedRows {
+  int64_t received = 0;    // in all
+  int64_t slot = 0;        // of a slot, with chunks
+  int64_t tile = 0;        // of an expert tile, with chunks
+  int64_t chunk_sent = 0;  // k·c: routes of this rank in a chunk
+  int64_t num_chunks = 1;
+  int64_t helped = 0;  // foreign experts
+  bool moves = false;  // an expert's rows leave their home
+  bool sends_home = false;
+};
+
+struct Sizes {
+  train::RankShape shape;
+  train::StepConfig step;
+  int num_threads = 1;
+  int64_t b = 2;           // bytes a value
+  int64_t n = 0, row = 0;  // N, S
+  int64_t longest_document = 0;
+  int64_t num_micro_batches = 1;
+  int64_t W = 1, D = 1, Ep = 1, P = 1;
+  int64_t L = 0, H = 0, E = 0, k = 0, I = 0, V = 0;
+  int64_t vocab_rows = 0;             // V/P
+  int64_t q_width = 0, kv_width = 0;  // hq·d, hk·d
+  int64_t heads_each = 0, kv_heads_each = 0, d = 0;
+  RoutedRows expected, guaranteed;
+
+  bool fp32() const { return b == 4; }
+  bool keeps_all() const { return step.recompute == train::Recompute::kNone; }
+};
+
+Sizes sizes_of(const recipe::RunConfig& run, int rank, int world_size, int num_threads);
+
+// Padded elements of a layer's dense unit, of its experts on this rank, of a vocabulary shard.
+int64_t dense_unit(const Sizes& s, int64_t layer);
+int64_t expert_unit(const Sizes& s);
+int64_t table_unit(const Sizes& s);
+
+// Appends terms; `guaranteed` defaults to `expected`.
+class Terms {
+ public:
+  explicit Terms(std::vector<Term>& terms) : terms_(terms) {}
+  void add(const char* name, const char* formula, memory::Category category, int64_t bytes) {
+    add(name, formula, category, bytes, bytes);
+  }
+  void add(const char* name, const char* formula, memory::Category category, int64_t expected,
+           int64_t guaranteed) {
+    if (expected > 0 || guaranteed > 0) terms_.push_back({name, formula, category, expected, guaranteed});
+  }
+
+ private:
+  std::vector<Term>& terms_;
+};
+
+// The largest live set of each, besides what surrounds it.
+void add_attention_forward(const Sizes& s, Terms& terms);
+void add_attention_saved(const Sizes& s, Terms& terms);     // from its recomputation to its backward
+void add_attention_backward(const Sizes& s, Terms& terms);  // in all
+void add_dispatch_forward(const Sizes& s, Terms& terms);
+void add_dispatch_backward(const Sizes& s, Terms& terms);
+void add_feed_forward(const Sizes& s, int64_t intermediate, bool backward, Terms& terms);
+void add_vocab_loss(const Sizes& s, Terms& terms);
+// Bytes that a layer keeps when nothing is recomputed.
+int64_t kept_by_layer(const Sizes& s, int64_t layer, const RoutedRows& rows);
+
+}  // namespace steppe::plan

@@ -1,0 +1,242 @@
+#include "steppe/plan/dry_run.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/dispatch_plan.h"
+#include "steppe/plan/host_meeting.h"
+#include "steppe/plan/supposed_batch.h"
+#include "steppe/plan/supposed_routing.h"
+#include "steppe/train/assembly.h"
+#include "steppe/train/configure.h"
+
+namespace steppe::plan {
+namespace {
+
+using layout::Axis;
+using train::RankShape;
+
+// What does not change from one micro-batch to the next shows in two.
+constexpr int64_t kMicroBatchesRun = 2;
+
+std::vector<data::Microbatch> batch_of(const recipe::RunConfig& run, const DryRunOptions& options,
+                                       const RankShape& shape, bool alone) {
+  const int64_t group = shape.layout.group_index(Axis::kSequence);
+  if (options.batch_of_group) return options.batch_of_group(group);
+  return supposed_batch(run, shape.layout_config, shape.model.vocab_size, {group, kMicroBatchesRun, alone});
+}
+
+Counters times(const Counters& one, int64_t factor) {
+  Counters many;
+  const auto scale = [factor](auto& to, const auto& from) {
+    for (size_t i = 0; i < from.values().size(); ++i) to.values()[i] = factor * from.values()[i];
+  };
+  scale(many.flops, one.flops), scale(many.wire_bytes, one.wire_bytes),
+      scale(many.link_bytes, one.link_bytes);
+  return many;
+}
+
+// Counters of a step of `all` micro-batches, of which those in `batch` are run, leaving the ledger with their
+// peak.
+Counters run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, int64_t all) {
+  Counters of_one;
+  const auto run = static_cast<int64_t>(batch.size());
+  if (all > run) {
+    const auto before = rank.counters;
+    rank.step.accumulate(batch.first(1));
+    of_one = rank.counters;
+    of_one -= before;
+  }
+  const auto before = rank.counters;
+  auto result = rank.step.accumulate(batch);
+  Counters step = rank.counters;
+  step -= before;
+  if (all > run) {
+    Counters each = step;
+    each -= of_one;
+    step += times(each, all - run);
+  }
+  const auto accumulated = rank.counters;
+  rank.step.update(result, /*lr=*/1e-3, /*step=*/1);
+  Counters update = rank.counters;
+  update -= accumulated;
+  return step += update;
+}
+
+// On the calling thread, which has a ledger of its own.
+DryRun run_rank(const recipe::RunConfig& run, const DryRunOptions& options, const RankShape& shape,
+                comm::Groups groups, bool alone) {
+  auto& ledger = memory::current_ledger();
+  at::set_num_threads(options.num_threads);
+  const auto batch = batch_of(run, options, shape, alone);
+  train::Assembly rank(run, shape, at::kMeta, std::move(groups),
+                       supposed_routing(run, shape.model, shape.layout.rank()));
+  DryRun dry;
+  dry.rank = shape.layout.rank();
+  dry.persistent = ledger.live_by_category();
+  dry.persistent_host = ledger.live_by_category(memory::Domain::kHost);
+  dry.num_micro_batches = options.batch_of_group ? static_cast<int64_t>(batch.size())
+                                                 : num_micro_batches(run, shape.layout_config);
+  for (const auto& micro_batch : batch) {
+    const auto shard = layout::even_part(micro_batch.num_tokens(), shape.layout.degree(Axis::kSequence),
+                                         shape.layout.index_in_group(Axis::kSequence));
+    dry.num_tokens = std::max(dry.num_tokens, shard.size());
+  }
+  ledger.reset_peak();
+  const int64_t allocations = ledger.num_allocations();
+  if (options.record_timeline) ledger.start_timeline();
+  dry.counters = run_step(rank, batch, dry.num_micro_batches);
+  if (options.record_timeline) dry.timeline = ledger.stop_timeline();
+  dry.device = ledger.peak();
+  dry.host = ledger.peak(memory::Domain::kHost);
+  dry.own_peak = ledger.peak_by_own_category();
+  dry.num_allocations = ledger.num_allocations() - allocations;
+  return dry;
+}
+
+// A thread with a ledger of its own, so that a plan made beside a run leaves the run's account alone.
+template <class Body>
+std::thread rank_thread(std::exception_ptr& failure, Body body) {
+  return std::thread([&failure, body] {
+    memory::Ledger ledger;
+    const memory::LedgerBinding binding(ledger);
+    try {
+      body();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+}
+
+// The meetings of all groups that host values cross.
+class Meetings {
+ public:
+  explicit Meetings(const layout::LayoutConfig& config)
+      : world_(std::make_shared<HostMeeting>(config.world_size)) {
+    for (int g = 0; g < config.world_size / config.expert_degree; ++g) {
+      expert_.push_back(std::make_shared<HostMeeting>(config.expert_degree));
+    }
+  }
+
+  comm::Groups groups_of(const layout::RankLayout& layout) const {
+    auto groups = comm::make_shape_only_groups(layout);
+    const auto meet = [](std::unique_ptr<comm::Communicator>& group, std::shared_ptr<HostMeeting> meeting) {
+      group = std::make_unique<MeetingCommunicator>(group->name(), group->rank(), group->size(), meeting);
+    };
+    meet(groups.control, world_);
+    meet(groups.expert, expert_[layout.group_index(Axis::kExpert)]);
+    return groups;
+  }
+
+  void give_up() {
+    world_->give_up();
+    for (auto& meeting : expert_) meeting->give_up();
+  }
+
+ private:
+  std::shared_ptr<HostMeeting> world_;
+  std::vector<std::shared_ptr<HostMeeting>> expert_;
+};
+
+}  // namespace
+
+DryRun dry_run(const recipe::RunConfig& run, const DryRunOptions& options, int rank) {
+  const RankShape shape(run, rank, options.world_size);
+  DryRun dry;
+  std::exception_ptr failure;
+  rank_thread(failure, [&] {
+    dry = run_rank(run, options, shape, comm::make_shape_only_groups(shape.layout), /*alone=*/true);
+  }).join();
+  if (failure) std::rethrow_exception(failure);
+  return dry;
+}
+
+std::vector<DryRun> dry_run_all(const recipe::RunConfig& run, const DryRunOptions& options) {
+  std::vector<RankShape> shapes;
+  for (int rank = 0; rank < options.world_size; ++rank) shapes.emplace_back(run, rank, options.world_size);
+  Meetings meetings(shapes[0].layout_config);
+  std::vector<DryRun> all(options.world_size);
+  std::vector<std::exception_ptr> failures(options.world_size);
+  std::exception_ptr first;
+  std::once_flag once;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    threads.push_back(rank_thread(failures[rank], [&, rank] {
+      try {
+        all[rank] =
+            run_rank(run, options, shapes[rank], meetings.groups_of(shapes[rank].layout), /*alone=*/false);
+      } catch (...) {
+        std::call_once(once, [&] { first = std::current_exception(); });
+        meetings.give_up();
+        throw;
+      }
+    }));
+  }
+  for (auto& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+  return all;
+}
+
+std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_size) {
+  const RankShape shape(run, 0, world_size);
+  const data::BatchPlan plan(train::batch_shape(run, shape.layout_config));
+  int64_t fullest = 0, most = -1;
+  for (int64_t group = 0; group < plan.shape().num_groups; ++group) {
+    int64_t sequences = 0;
+    for (const auto& micro_batch : plan.micro_batches(0, group)) {
+      sequences = std::max(sequences, static_cast<int64_t>(micro_batch.size()));
+    }
+    if (sequences > most) most = sequences, fullest = group;
+  }
+  const auto first = static_cast<int>(fullest * shape.layout_config.ulysses_degree);
+  std::vector<int> candidates = {first};
+  const int degree = shape.layout_config.expert_degree;
+  if (degree == 1 || run.dispatch.kind == "ep" || run.router.force_load_balancing) return candidates;
+
+  // Peers suppose the same of each other, so one rank's routes say what everyone's are.
+  const auto routing = supposed_routing(run, shape.model, first);
+  const auto options = train::step_config(run).dispatch;
+  const int64_t tokens =
+      layout::even_part(most * run.training.seq_length, shape.layout_config.ulysses_degree, 0).size();
+  const auto split = ops::split_tokens(options, tokens);
+  const std::vector<int64_t> ids(tokens);
+  const auto on_meta = at::TensorOptions().device(at::kMeta);
+  const auto ids_Nk = at::empty({tokens, shape.model.num_experts_per_tok}, on_meta.dtype(at::kInt));
+  std::map<int64_t, int> rank_of_helped;  // how many foreign experts, who
+  for (int64_t layer = 0; layer < shape.model.num_hidden_layers; ++layer) {
+    if (shape.model.is_dense_layer(layer)) continue;
+    const auto mine = routing->choose({layer, ids, split}, ids_Nk, {}, {}, {});
+    ops::RouteCounts counts{shape.model.num_experts, {}, split};
+    for (int source = 0; source < degree; ++source)
+      counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
+    auto plan_options = options.plan;
+    if (options.kind == ops::DispatchKind::kLlep) plan_options.replan_threshold = 0;
+    const auto dispatch = ops::plan_dispatch(counts, degree, shape.model.num_experts_per_tok, plan_options);
+    for (int rank = 0; rank < degree; ++rank) {
+      const auto helped = static_cast<int64_t>(dispatch.helpers.experts_of(rank).size());
+      if (helped > 0) rank_of_helped.try_emplace(helped, first / degree * degree + rank);
+    }
+    if (!run.plan.routing_profile.ends_with(".jsonl")) break;  // every layer is alike
+  }
+  if (!rank_of_helped.empty() && rank_of_helped.rbegin()->second != first) {
+    candidates.push_back(rank_of_helped.rbegin()->second);
+  }
+  return candidates;
+}
+
+DryRun dry_run_heaviest(const recipe::RunConfig& run, const DryRunOptions& options) {
+  DryRun heaviest;
+  for (const int rank : heaviest_candidates(run, options.world_size)) {
+    auto dry = dry_run(run, options, rank);
+    if (dry.device.bytes > heaviest.device.bytes) heaviest = std::move(dry);
+  }
+  return heaviest;
+}
+
+}  // namespace steppe::plan

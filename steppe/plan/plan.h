@@ -1,0 +1,42 @@
+// Does a run fit, by how much, what makes its peak: the dry run's fullest rank held against the hardware.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "steppe/plan/budget.h"
+#include "steppe/plan/dry_run.h"
+#include "steppe/plan/hardware.h"
+
+namespace steppe::plan {
+
+struct Plan {
+  Hardware hardware;
+  layout::LayoutConfig layout;
+  DryRun rank;  // the fullest
+  Budget budget;
+  int64_t reserved_bytes = 0;
+  int64_t device_bytes = 0;         // the peak, and what no tensor has
+  int64_t host_bytes_per_node = 0;  // what the ranks of a node hold there
+  bool fits = false;
+  std::string verdict;               // one line: fits or not, by how much; what to change
+  std::vector<std::string> remarks;  // warnings: the guarantee, the chunk ceiling
+  double step_seconds = 0;           // by the time model
+};
+
+struct PlanOptions {
+  int world_size = 1;
+  int rank = -1;           // -1: the fullest
+  bool all_ranks = false;  // run them all, and exchange their sizes
+  int num_threads = 1;
+  bool record_timeline = false;
+};
+
+Plan make_plan(const recipe::RunConfig& run, const PlanOptions& options);
+
+// For people, some thirty lines; for programs.
+std::string plan_text(const recipe::RunConfig& run, const Plan& plan);
+std::string plan_json(const recipe::RunConfig& run, const Plan& plan);
+
+}  // namespace steppe::plan

@@ -1,0 +1,66 @@
+#include "steppe/plan/supposed_batch.h"
+
+#include <numeric>
+
+#include "steppe/train/configure.h"
+
+namespace steppe::plan {
+namespace {
+
+data::Sequence supposed_sequence(int64_t length, int64_t vocab_size, int64_t owners) {
+  data::Sequence sequence;
+  sequence.document_starts = {0};
+  sequence.positions.resize(length);
+  std::iota(sequence.positions.begin(), sequence.positions.end(), 0);
+  sequence.tokens.resize(length);
+  for (int64_t i = 0; i < length; ++i) {
+    const auto rows = layout::even_part(vocab_size, owners, i % owners);
+    const int64_t row = rows.size() > 0 ? rows.begin + i / owners % rows.size() : i % vocab_size;
+    sequence.tokens[i] = static_cast<int32_t>(row);
+  }
+  sequence.targets = sequence.tokens;
+  return sequence;
+}
+
+// The last token of every rank's shard of the row has no target.
+void drop_targets(data::Microbatch& micro_batch, int64_t degree) {
+  for (int64_t part = 0; part < degree; ++part) {
+    const auto shard = layout::even_part(micro_batch.num_tokens(), degree, part);
+    if (shard.size() == 0) continue;
+    micro_batch.targets[shard.end - 1] = data::kIgnoredTarget;
+    --micro_batch.num_targets;
+  }
+}
+
+data::BatchPlan batch_plan(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {
+  return data::BatchPlan(train::batch_shape(run, layout));
+}
+
+}  // namespace
+
+std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const layout::LayoutConfig& layout,
+                                             int64_t vocab_size, const SupposedBatch& options) {
+  const int64_t length = run.training.seq_length, degree = layout.ulysses_degree;
+  const auto sequence = supposed_sequence(length, vocab_size, layout.vocab_degree);
+  std::vector<data::Microbatch> batch;
+  for (const auto& indices : batch_plan(run, layout).micro_batches(/*step=*/0, options.group)) {
+    if (static_cast<int64_t>(batch.size()) == options.most) break;
+    auto& micro_batch = batch.emplace_back();
+    const int64_t rest = static_cast<int64_t>(indices.size()) * length % degree;
+    for (const int64_t index : indices) {
+      const bool lengthen = options.fill_shards && rest > 0 && index == indices.back();
+      micro_batch.append(
+          lengthen ? supposed_sequence(length + degree - rest, vocab_size, layout.vocab_degree) : sequence,
+          index);
+    }
+    drop_targets(micro_batch, degree);
+  }
+  return batch;
+}
+
+int64_t num_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {
+  const auto plan = batch_plan(run, layout);
+  return plan.num_micro_batches(plan.shape().global_batch_size);
+}
+
+}  // namespace steppe::plan
