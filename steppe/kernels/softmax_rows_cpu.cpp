@@ -20,10 +20,6 @@ float finite_base(float maximum) {
   return maximum == kMinusInfinity ? 0.f : maximum;
 }
 
-STEPPE_INLINE Lanes larger(Lanes a, Lanes b) {
-  return a < b ? b : a;
-}
-
 template <class T>
 float block_maximum(const T* y, int64_t n) {
   Lanes m0 = broadcast(kMinusInfinity), m1 = m0;
