@@ -1,0 +1,66 @@
+#include "steppe/checkpoint/host_snapshot.h"
+
+#include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "steppe/base/error.h"
+#include "steppe/memory/scope.h"
+
+namespace steppe::checkpoint {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+HostSnapshot::HostSnapshot(int64_t size_bytes) : size_bytes_(size_bytes), ledger_(memory::current_ledger()) {
+  // Populated at once: page by page, the first copy would wait for the kernel longer than it copies.
+  void* mapped = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  STEPPE_CHECK(mapped != MAP_FAILED,
+               "[checkpoint] cannot take {} bytes of host memory for the asynchronous writer: {}",
+               size_bytes_, std::strerror(errno));
+  bytes_ = static_cast<std::byte*>(mapped);
+  ledger_.allocated(size_bytes_, memory::Category::kStaging, memory::Domain::kHost);
+}
+
+HostSnapshot::~HostSnapshot() {
+  ::munmap(bytes_, static_cast<size_t>(size_bytes_));
+  ledger_.released(size_bytes_, memory::Category::kStaging, memory::Domain::kHost);
+}
+
+std::vector<UnitState> HostSnapshot::take(const std::vector<UnitState>& units) {
+  auto copies = units;
+  int64_t at = 0;
+  for (auto& unit : copies) {
+    for (auto& tensor : unit.tensors) {
+      const auto bytes = static_cast<int64_t>(tensor.values.nbytes());
+      STEPPE_ASSERT(bytes <= size_bytes_ - at, "[checkpoint] a snapshot of more than {} bytes", size_bytes_);
+      const auto copy = at::from_blob(bytes_ + at, {tensor.values.numel()}, tensor.values.scalar_type());
+      copy.copy_(tensor.values);
+      tensor.values = copy;
+      at += std::min(aligned(bytes), size_bytes_ - at);
+    }
+  }
+  return copies;
+}
+
+int64_t automatic_host_budget() {
+  std::ifstream stream("/proc/meminfo");
+  for (std::string line; std::getline(stream, line);) {
+    constexpr std::string_view kKey = "MemAvailable:";
+    if (line.starts_with(kKey)) return std::stoll(line.substr(kKey.size())) * 1024 / 2;
+  }
+  return 0;
+}
+
+}  // namespace steppe::checkpoint
