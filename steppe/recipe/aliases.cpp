@@ -159,7 +159,6 @@ constexpr std::string_view kPlanned[] = {
     "model.clip_qkv",
     "router.aux_loss_coeff",
     "router.z_loss_coeff",
-    "dispatch.tile_bytes",
     "activation_checkpoint.mlp_tile_tokens",
     "offload",
     "offload.activations",

@@ -4,12 +4,15 @@ namespace steppe::recipe {
 
 DispatchSection read_dispatch_section(Recipe& recipe) {
   DispatchSection dispatch;
-  dispatch.kind = recipe.choice("dispatch.kind", {{"ep", "llep", "pipelined_llep"}, {"auto"}});
+  dispatch.kind = recipe.choice("dispatch.kind", {{"pipelined_llep", "llep", "ep"}, {"auto"}});
   dispatch.token_budget = recipe.integer_or("dispatch.token_budget", "auto").value_or(dispatch.token_budget);
   recipe.check(dispatch.token_budget >= 1, "dispatch.token_budget", "must be at least 1, or \"auto\"");
   recipe.record("dispatch.token_budget", dispatch.token_budget);
   dispatch.max_chunks = integer_at_least(recipe, "dispatch.max_chunks", 1, dispatch.max_chunks);
   dispatch.membership = recipe.choice("dispatch.membership", {{"strided", "contiguous"}, {}});
+  dispatch.tile_bytes = recipe.bytes_or("dispatch.tile_bytes", "auto");
+  recipe.check(dispatch.tile_bytes.value_or(1) >= 1, "dispatch.tile_bytes",
+               "must be at least 1, or \"auto\"");
   dispatch.max_helpers = recipe.integer_or("dispatch.max_helpers", "auto");
   recipe.check(dispatch.max_helpers.value_or(0) >= 0, "dispatch.max_helpers",
                "must be at least 0, or \"auto\"");

@@ -20,6 +20,7 @@ kind = "llep"
 token_budget = 2048
 max_chunks = 6
 membership = "contiguous"
+tile_bytes = "64MiB"
 max_helpers = 2
 replan_threshold = 1.5
 imbalance_threshold = 1.1
@@ -30,6 +31,7 @@ min_tokens_per_gemm = 64
   EXPECT_EQ(section.token_budget, 2048);
   EXPECT_EQ(section.max_chunks, 6);
   EXPECT_EQ(section.membership, "contiguous");
+  EXPECT_EQ(section.tile_bytes, 64 << 20);
   EXPECT_EQ(section.max_helpers, 2);
   EXPECT_EQ(section.replan_threshold, 1.5);
   EXPECT_EQ(section.imbalance_threshold, 1.1);
@@ -39,15 +41,19 @@ min_tokens_per_gemm = 64
 
 TEST(DispatchSection, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(section_of(""), DispatchSection{});
-  EXPECT_EQ(section_of("token_budget = \"auto\"\nmax_helpers = \"auto\"\n"), DispatchSection{});
+  EXPECT_EQ(section_of("token_budget = \"auto\"\nmax_helpers = \"auto\"\ntile_bytes = \"auto\"\n"),
+            DispatchSection{});
 }
 
 TEST(DispatchSection, BadValuesNameTheKey) {
   const std::pair<const char*, const char*> bad[] = {
+      {"kind = \"all\"", "\"pipelined_llep\", \"llep\", \"ep\""},
       {"kind = \"auto\"", "does not exist in this version"},
       {"token_budget = 0", "at least 1"},
       {"max_chunks = 0", "at least 1"},
       {"membership = \"random\"", "\"strided\", \"contiguous\""},
+      {"tile_bytes = 0", "at least 1"},
+      {"tile_bytes = \"some\"", "such as \"64GiB\""},
       {"max_helpers = -1", "at least 0"},
       {"replan_threshold = 0.5", "at least 1"},
       {"imbalance_threshold = -1", "at least 0"},

@@ -70,6 +70,7 @@ class Recipe {
 
   // A whole number, or `word` ("auto", "all"), which is the default and comes back as nothing.
   std::optional<std::int64_t> integer_or(std::string_view key, std::string_view word);
+  std::optional<std::int64_t> bytes_or(std::string_view key, std::string_view word);  // a size likewise
 
   std::vector<double> numbers(std::string_view key, std::vector<double> fallback);
   std::vector<std::string> texts(std::string_view key, std::vector<std::string> fallback);

@@ -183,6 +183,13 @@ std::optional<std::int64_t> Recipe::integer_or(std::string_view key, std::string
   return std::nullopt;
 }
 
+std::optional<std::int64_t> Recipe::bytes_or(std::string_view key, std::string_view word) {
+  const Entry* entry = look_up(key);
+  if (entry && entry->value != Value(std::string(word))) return bytes(key);
+  note(key, Value(std::string(word)), entry ? entry->origin : "default");
+  return std::nullopt;
+}
+
 std::vector<double> Recipe::numbers(std::string_view key, std::vector<double> fallback) {
   std::vector<double> values = std::move(fallback);
   const Entry* entry = look_up(key);

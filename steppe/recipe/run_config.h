@@ -80,7 +80,7 @@ struct ParallelismSection {
 };
 
 struct DispatchSection {
-  std::string kind = "ep";  // or "llep", "pipelined_llep"
+  std::string kind = "pipelined_llep";  // or "llep", "ep"
   // Of pipelined_llep:
   std::int64_t token_budget = 4096;        // tokens per rank and chunk
   std::int64_t max_chunks = 10;            // of a layer and micro-batch; wins over the budget

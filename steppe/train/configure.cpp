@@ -26,6 +26,7 @@ ops::DispatchOptions dispatch_options(const recipe::DispatchSection& dispatch) {
   options.max_chunks = dispatch.max_chunks;
   options.membership =
       dispatch.membership == "contiguous" ? ops::Membership::kContiguous : ops::Membership::kStrided;
+  options.tile_bytes = dispatch.tile_bytes.value_or(0);
   options.plan.replan_threshold = dispatch.replan_threshold;
   options.plan.least_loaded = {.imbalance_threshold = dispatch.imbalance_threshold,
                                .max_tokens_factor = dispatch.max_tokens_factor,

@@ -40,6 +40,33 @@ TEST(DispatchKinds, FollowEpWithRunsOfTokensAndEverythingElseKept) {
   expect_follows(run, kSteps, "llep, kept");
 }
 
+// On one rank the default is never larger than ep, chunked or not, and takes the same steps with one chunk.
+TEST(DispatchKinds, OnOneRankChunksOnlySave) {
+  const auto peak_of = [](ops::DispatchKind kind, int64_t token_budget) {
+    auto run = run_of({1, 1, 1, 1}, kind);
+    run.step.dispatch.token_budget = token_budget;
+    int64_t peak = 0, flops = 0;
+    on_all_ranks(
+        run, [] { return std::make_unique<ops::TopKRouting>(); },
+        [&](Rank& rank) {
+          const auto batch = small_batch(run, 0, 0);
+          memory::current_ledger().reset_peak();
+          rank.step.train(batch, run.lr, 1);
+          const auto own = memory::current_ledger().peak_by_own_category();
+          peak = own[static_cast<size_t>(memory::Category::kDispatch)] +
+                 own[static_cast<size_t>(memory::Category::kExpert)];
+          flops = rank.counters.flops[FlopKind::kExpert];
+        });
+    return std::pair(peak, flops);
+  };
+  const auto ep = peak_of(ops::DispatchKind::kEp, 4096),
+             whole = peak_of(ops::DispatchKind::kPipelinedLlep, 4096),
+             chunked = peak_of(ops::DispatchKind::kPipelinedLlep, 12);
+  EXPECT_EQ(whole, ep);
+  EXPECT_LT(2 * chunked.first, ep.first);
+  EXPECT_EQ(chunked.second, ep.second);
+}
+
 // The router itself counts by chunk.
 TEST(DispatchKinds, TheRouterChoosesAlike) {
   const auto losses_of = [](ops::DispatchKind kind) {

@@ -1,6 +1,9 @@
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
 
+#include <algorithm>
+
 #include "steppe/base/error.h"
+#include "steppe/ops/moe_dispatch/chunks_in_turn.h"
 #include "steppe/ops/moe_dispatch/llep.h"
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
@@ -27,6 +30,12 @@ RouteCounts exchange_route_counts(comm::Communicator& expert_group, std::span<co
           split};
 }
 
+int64_t tile_rows(const DispatchOptions& options, const ExpertWeights& weights) {
+  if (options.tile_rows > 0 || options.tile_bytes == 0) return options.tile_rows;
+  const int64_t row = 3 * weights.down_EHI.size(2) * weights.down_EHI.element_size();
+  return std::max<int64_t>(1, options.tile_bytes / row);
+}
+
 ChunkSplit split_tokens(const DispatchOptions& options, int64_t largest_num_tokens) {
   if (options.kind != DispatchKind::kPipelinedLlep) return {};
   return {number_of_chunks(largest_num_tokens, options.token_budget, options.max_chunks), options.membership};
@@ -38,9 +47,11 @@ void dispatch_forward(const OpContext& context, comm::Communicator& group, const
   if (options.kind == DispatchKind::kEp)
     return ep_forward(context, group, y_NH, x_NH, routing, weights, options, saved);
   const auto plan = plan_of(group, routing, options);
+  const int64_t rows = tile_rows(options, weights);
   if (plan.num_chunks() == 1)
-    return llep_forward(context, group, plan, y_NH, x_NH, routing, weights, options.tile_rows, saved);
-  pipelined_forward(context, group, plan, y_NH, x_NH, routing, weights, options.tile_rows);
+    return llep_forward(context, group, plan, y_NH, x_NH, routing, weights, rows, saved);
+  if (group.size() == 1) return in_turn_forward(context, plan, y_NH, x_NH, routing, weights, rows);
+  pipelined_forward(context, group, plan, y_NH, x_NH, routing, weights, rows);
 }
 
 void dispatch_backward(const OpContext& context, comm::Communicator& group, const DispatchGradients& grads,
@@ -49,10 +60,11 @@ void dispatch_backward(const OpContext& context, comm::Communicator& group, cons
   if (options.kind == DispatchKind::kEp)
     return ep_backward(context, group, grads, dy_NH, x_NH, routing, weights, options, saved);
   const auto plan = plan_of(group, routing, options);
+  const int64_t rows = tile_rows(options, weights);
   if (plan.num_chunks() == 1)
-    return llep_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, options.tile_rows,
-                         saved);
-  pipelined_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, options.tile_rows);
+    return llep_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
+  if (group.size() == 1) return in_turn_backward(context, plan, grads, dy_NH, x_NH, routing, weights, rows);
+  pipelined_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows);
 }
 
 }  // namespace steppe::ops

@@ -7,7 +7,8 @@
 // `llep`: the same with the rows shared out by load: what an overloaded rank cannot take goes to helpers, to
 // which the expert's weights travel once per pass, and from which its weight gradient comes home
 // (least_loaded.h). `pipelined_llep`: the tokens in K chunks; while the experts work on one, the chunk before
-// leaves and the next one arrives (pipelined.h). With one chunk it is `llep`. Shapes: x [N, H] in the working
+// leaves and the next one arrives (pipelined.h); on a group of one the chunks take turns
+// (chunks_in_turn.h). With one chunk it is `llep`. Shapes: x [N, H] in the working
 // dtype, ids [N, k] int32, weights [N, k] fp32; a token may list an expert more than once, each listing is a
 // route of its own. Experts are dealt to the E_p ranks of the group in order, E/E_p each. Collective over the
 // expert group, one call per layer and pass, in the same order on all its ranks; ranks may have any N, 0
@@ -57,13 +58,18 @@ struct DispatchSaved {
 enum class DispatchKind { kEp, kLlep, kPipelinedLlep };
 
 struct DispatchOptions {
-  int64_t tile_rows = 0;  // rows of an expert tile; 0: all at once (pipelined_llep: derived from the chunk)
+  int64_t tile_rows = 0;  // rows of an expert tile; 0: as tile_bytes say
   DispatchKind kind = DispatchKind::kEp;
   DispatchPlanOptions plan;     // of all kinds but ep
   int64_t token_budget = 4096;  // c: tokens per rank and chunk, of pipelined_llep
   int64_t max_chunks = 10;      // K_max: wins over the budget
   Membership membership = Membership::kStrided;
+  int64_t tile_bytes = 0;  // of a tile's gate, up and activation; 0: all rows at once (pipelined_llep:
+                           // derived from the chunk)
 };
+
+// Rows of an expert tile, by either option; 0: neither is given.
+int64_t tile_rows(const DispatchOptions& options, const ExpertWeights& weights);
 
 // How a micro-batch is cut, given the largest N of the group.
 ChunkSplit split_tokens(const DispatchOptions& options, int64_t largest_num_tokens);

@@ -10,7 +10,7 @@
 //             chunks at hand, 44·k·c bytes
 //   expert    one tile of T = max(⌈k·c_eff/16⌉, min(512, ⌈k·c_eff/8⌉)) rows, or tile_rows: H + 3I values a
 //             row forward, 2H + 3I backward, and one fp32 weight, backward two
-// None of it depends on the routing while no chunk brings the rank more than 33 granules. Keeps nothing
+// (A group of one: chunks_in_turn.h.) None of it depends on the routing while no chunk brings the rank more than 33 granules. Keeps nothing
 // between the passes.
 #pragma once
 

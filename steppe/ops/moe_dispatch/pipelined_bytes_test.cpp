@@ -9,6 +9,7 @@
 
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/chunks_in_turn.h"
 #include "steppe/ops/moe_dispatch/kinds_test.h"
 #include "steppe/ops/moe_dispatch/pipelined.h"
 #include "steppe/ops/moe_dispatch/plan_cases_test.h"
@@ -44,6 +45,11 @@ Watched claim(const DispatchPlan& plan, int rank, int64_t own_chunk_tokens, int6
   const int64_t slot = slot_rows(plan, rank), routes = plan.top_k * own_chunk_tokens,
                 tile = tile_rows_of(plan, 0);
   Watched claim;
+  if (plan.degree == 1) {  // chunks in turn
+    claim.dispatch = routes * ((backward ? 2 : 1) * hidden * item + (backward ? 24 : 20));
+    claim.expert = std::min(tile, routes) * 3 * intermediate * item;
+    return claim;
+  }
   claim.dispatch =
       slot * ((backward ? 4 : 2) * hidden * item + 2 * 4) + routes * (2 * hidden * item + 4 + 44);
   claim.expert = tile * ((hidden + 3 * intermediate) * item + 4);
