@@ -23,6 +23,12 @@ struct Sizes {
 };
 const std::vector<Sizes> kSizes = {{0, 8, 4}, {1, 1, 1}, {17, 21, 13}, {5, 16, 40}, {40, 33, 7}};
 
+struct Variant {
+  bool keep;
+  int64_t tile_tokens;
+};
+constexpr Variant kVariants[] = {{false, 0}, {true, 0}, {false, 1}, {false, 4}, {true, 4}, {false, 16}};
+
 struct Inputs {
   at::Tensor x_NH, y_NH, dx_NH, dy_NH;  // y and dx: what is there before
   FeedForwardWeights weights, grads;
@@ -48,11 +54,11 @@ Inputs copy_of(const Inputs& in) {
 }
 
 // Writes its results into a copy of `in`.
-Inputs run_both(const OpContext& context, const Inputs& in, bool keep) {
+Inputs run_both(const OpContext& context, const Inputs& in, bool keep, int64_t tile_tokens = 0) {
   auto out = copy_of(in);
   at::Tensor kept;
-  feed_forward_forward(context, out.y_NH, out.x_NH, out.weights, keep ? &kept : nullptr);
-  feed_forward_backward(context, {out.dx_NH, out.dy_NH, out.x_NH, out.weights, out.grads, kept});
+  feed_forward_forward(context, out.y_NH, out.x_NH, out.weights, keep ? &kept : nullptr, tile_tokens);
+  feed_forward_backward(context, {out.dx_NH, out.dy_NH, out.x_NH, out.weights, out.grads, kept, tile_tokens});
   return out;
 }
 
@@ -64,14 +70,14 @@ double bound(at::ScalarType dtype, int64_t length) {
 TEST(FeedForward, AgreesWithTheOracle) {
   for (const auto dtype : kDtypes)
     for (const auto& sizes : kSizes)
-      for (const bool keep : {false, true}) {
-        SCOPED_TRACE(fmt::format("{} tokens, hidden {}, intermediate {}, kept {}", sizes.tokens, sizes.hidden,
-                                 sizes.intermediate, keep));
+      for (const auto& [keep, tile] : kVariants) {
+        SCOPED_TRACE(fmt::format("{} tokens, hidden {}, intermediate {}, kept {}, tile {}", sizes.tokens,
+                                 sizes.hidden, sizes.intermediate, keep, tile));
         const auto in = make_inputs(sizes, dtype);
         const auto want =
             feed_forward_reference(in.x_NH, in.weights.gate_up_2IH, in.weights.down_HI, in.dy_NH);
         Counters counters;
-        const auto got = run_both({at::kCPU, dtype, &counters}, in, keep);
+        const auto got = run_both({at::kCPU, dtype, &counters}, in, keep, tile);
         const auto [n, h, i] = sizes;
         const auto close = [&](const at::Tensor& result, const at::Tensor& start, const at::Tensor& change,
                                int64_t length) {
@@ -100,9 +106,9 @@ TEST(FeedForward, RepeatsBitForBit) {
 
 TEST(FeedForward, CountsItsProducts) {
   const int64_t unit = 2 * 17 * 21 * 13;
-  for (const bool keep : {false, true}) {
+  for (const auto& [keep, tile] : kVariants) {
     Counters counters;
-    run_both({at::kCPU, at::kFloat, &counters}, make_inputs({17, 21, 13}, at::kFloat), keep);
+    run_both({at::kCPU, at::kFloat, &counters}, make_inputs({17, 21, 13}, at::kFloat), keep, tile);
     EXPECT_EQ(counters.flops[FlopKind::kDense], (3 + 6 + (keep ? 0 : 2)) * unit);
     EXPECT_EQ(counters.flops.sum(), counters.flops[FlopKind::kDense]);
   }
@@ -119,20 +125,24 @@ Inputs on_meta(Inputs in) {
   return in;
 }
 
-void expect_three_interiors(const Inputs& in, const Sizes& sizes, bool keep) {
+// Three interiors of a tile; with `keep`, two of all tokens instead of two of the tile's.
+void expect_interiors(const Inputs& in, const Sizes& sizes, const Variant& variant, int64_t tile) {
   auto& ledger = memory::current_ledger();
-  const int64_t size = in.x_NH.element_size(), interior = sizes.tokens * sizes.intermediate * size;
+  const int64_t size = in.x_NH.element_size(), row = sizes.intermediate * size;
+  const int64_t forward = ((variant.keep ? 2 * sizes.tokens : 2 * tile) + tile) * row;
   Counters counters;
   const OpContext context{in.x_NH.device(), in.x_NH.scalar_type(), &counters};
   at::Tensor kept;
   ASSERT_EQ(bytes_of(ledger.live_by_category(), Category::kFfn), 0);
   ledger.reset_peak();
-  feed_forward_forward(context, in.y_NH, in.x_NH, in.weights, keep ? &kept : nullptr);
-  EXPECT_EQ(bytes_of(ledger.peak_by_own_category(), Category::kFfn), 3 * interior);
-  EXPECT_EQ(bytes_of(ledger.live_by_category(), Category::kFfn), keep ? 2 * interior : 0);
+  feed_forward_forward(context, in.y_NH, in.x_NH, in.weights, variant.keep ? &kept : nullptr,
+                       variant.tile_tokens);
+  EXPECT_EQ(bytes_of(ledger.peak_by_own_category(), Category::kFfn), forward);
+  EXPECT_EQ(bytes_of(ledger.live_by_category(), Category::kFfn), variant.keep ? 2 * sizes.tokens * row : 0);
   ledger.reset_peak();
-  feed_forward_backward(context, {in.dx_NH, in.dy_NH, in.x_NH, in.weights, in.grads, kept});
-  EXPECT_EQ(bytes_of(ledger.peak_by_own_category(), Category::kFfn), 3 * interior);
+  feed_forward_backward(context,
+                        {in.dx_NH, in.dy_NH, in.x_NH, in.weights, in.grads, kept, variant.tile_tokens});
+  EXPECT_EQ(bytes_of(ledger.peak_by_own_category(), Category::kFfn), forward);
   EXPECT_EQ(bytes_of(ledger.peak_by_own_category(), Category::kGrads),
             size == 4 ? 0 : 2 * sizes.intermediate * sizes.hidden * size);
   kept.reset();
@@ -141,22 +151,54 @@ void expect_three_interiors(const Inputs& in, const Sizes& sizes, bool keep) {
 }
 
 // bf16 on `meta`: on a CPU the library that multiplies bf16 takes scratch of its own.
-TEST(FeedForward, TakesThreeInteriorsOfWhichTwoAreKept) {
+TEST(FeedForward, TakesThreeInteriorsOfATile) {
   const Sizes sizes{17, 21, 13};
-  for (const bool keep : {false, true}) {
-    expect_three_interiors(make_inputs(sizes, at::kFloat), sizes, keep);
-    expect_three_interiors(on_meta(make_inputs(sizes, at::kFloat)), sizes, keep);
-    expect_three_interiors(on_meta(make_inputs(sizes, at::kBFloat16)), sizes, keep);
-  }
+  // 17 tokens in tiles of at most 4 are five, of at most 16 two.
+  const std::pair<int64_t, int64_t> tiles[] = {{0, 17}, {1, 1}, {4, 4}, {16, 9}, {17, 17}, {100, 17}};
+  for (const auto& [asked, tile] : tiles)
+    for (const bool keep : {false, true}) {
+      SCOPED_TRACE(fmt::format("tile {}, kept {}", asked, keep));
+      const Variant variant{keep, asked};
+      expect_interiors(make_inputs(sizes, at::kFloat), sizes, variant, tile);
+      expect_interiors(on_meta(make_inputs(sizes, at::kFloat)), sizes, variant, tile);
+      expect_interiors(on_meta(make_inputs(sizes, at::kBFloat16)), sizes, variant, tile);
+    }
 }
 
-std::vector<memory::Event> events_of(const Inputs& in, bool keep) {
+// A layer whose interior would be 4.5 GB at 16K tokens.
+TEST(FeedForward, StaysWithinItsBytesWhereNobodySaysHowManyTokens) {
+  const Sizes sizes{16384, 7168, 18432};
+  const auto rows =
+      at::empty({sizes.tokens, sizes.hidden}, at::TensorOptions(at::kMeta).dtype(at::kBFloat16));
+  const FeedForwardWeights weights{at::empty({2 * sizes.intermediate, sizes.hidden}, rows.options()),
+                                   at::empty({sizes.hidden, sizes.intermediate}, rows.options())};
+  const FeedForwardWeights grads{weights.gate_up_2IH.to(at::kFloat), weights.down_HI.to(at::kFloat)};
+  const int64_t tile = feed_forward_tile(sizes.tokens, sizes.intermediate, 2, 0);
+  EXPECT_LE(3 * tile * sizes.intermediate * 2, kFeedForwardTileBytes);
+  EXPECT_GT(3 * tile * sizes.intermediate * 2, kFeedForwardTileBytes * 3 / 4);
+  expect_interiors({rows, rows, rows, rows, weights, grads}, sizes, {false, 0}, tile);
+}
+
+TEST(FeedForward, TilesAreEvenAndNoLargerThanAsked) {
+  for (int64_t tokens = 1; tokens < 40; ++tokens) {
+    for (int64_t asked = 1; asked < 45; ++asked) {
+      const int64_t tile = feed_forward_tile(tokens, 8, 4, asked);
+      EXPECT_LE(tile, asked);
+      const int64_t num_tiles = (tokens + tile - 1) / tile;
+      EXPECT_EQ(num_tiles, (tokens + asked - 1) / asked);  // no more of them than need be
+    }
+  }
+  EXPECT_EQ(feed_forward_tile(0, 8, 4, 5), 0);
+  EXPECT_EQ(feed_forward_tile(5, int64_t{1} << 40, 4, 0), 1);
+}
+
+std::vector<memory::Event> events_of(const Inputs& in, const Variant& variant) {
   Counters counters;
   const OpContext context{in.x_NH.device(), in.x_NH.scalar_type(), &counters};
   auto& ledger = memory::current_ledger();
   const int64_t before = ledger.live_bytes();
   ledger.start_timeline();
-  run_both(context, in, keep);
+  run_both(context, in, variant.keep, variant.tile_tokens);
   auto events = ledger.stop_timeline().events;
   for (auto& event : events) event.live_bytes -= before;
   return events;
@@ -164,11 +206,11 @@ std::vector<memory::Event> events_of(const Inputs& in, bool keep) {
 
 TEST(FeedForward, AllocatesOnMetaWhatItAllocatesOnTheCpu) {
   for (const auto& sizes : kSizes)
-    for (const bool keep : {false, true}) {
+    for (const auto& variant : kVariants) {
       const auto in = make_inputs(sizes, at::kFloat);
-      const auto want = events_of(in, keep);
+      const auto want = events_of(in, variant);
       EXPECT_FALSE(want.empty());
-      EXPECT_TRUE(events_of(on_meta(in), keep) == want);
+      EXPECT_TRUE(events_of(on_meta(in), variant) == want);
     }
 }
 
