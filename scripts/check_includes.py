@@ -29,6 +29,7 @@ ROWS = [
     ["data", "checkpoint"],
     ["train"],
     ["plan"],
+    ["report"],
     ["cli"],
 ]
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
