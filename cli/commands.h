@@ -6,6 +6,7 @@
 namespace steppe::cli {
 
 void add_train_command(CLI::App& app, int& status);
+void add_report_command(CLI::App& app, int& status);
 
 // Below `steppe bench`.
 void add_bench_dispatch_command(CLI::App& bench, int& status);
