@@ -1,5 +1,7 @@
 #include "steppe/model/decoder_layer.h"
 
+#include <utility>
+
 #include "steppe/base/error.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/rms_norm.h"
@@ -50,7 +52,7 @@ void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerStat
   const auto& w = call.weights;
   if (is_dense(call)) {
     ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.feed_forward,
-                              keep_all ? &saved.gate_up : nullptr);
+                              keep_all ? &saved.gate_up : nullptr, call.context.mlp_tile_tokens);
     return;
   }
   saved.scores_nE = ops::router_scores(ops, saved.x_nH, w.dense.router_EH);
@@ -58,7 +60,7 @@ void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerStat
   if (!keep_all) saved.scores_nE.reset();
   if (w.dense.shared_expert.down_HI.defined()) {
     ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.shared_expert,
-                              keep_all ? &saved.shared_gate_up : nullptr);
+                              keep_all ? &saved.shared_gate_up : nullptr, call.context.mlp_tile_tokens);
   }
   ops::dispatch_forward(ops, *call.context.groups.expert, out_nH, saved.x_nH, *state.routing, w.experts,
                         call.context.dispatch, keep_all ? &saved.dispatch.emplace() : nullptr);
@@ -76,8 +78,8 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
   }
   if (is_dense(call)) {
     kernels::fill_zero(dx);
-    ops::feed_forward_backward(ops,
-                               {dx, dh_nH, saved.x_nH, w.dense.feed_forward, g.feed_forward, saved.gate_up});
+    ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.feed_forward, g.feed_forward,
+                                     saved.gate_up, call.context.mlp_tile_tokens});
   } else {
     const memory::Scope scope(Category::kRouting);
     const auto config = router_config(call.context.config);
@@ -86,8 +88,8 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
                            *state.routing, w.experts, call.context.dispatch,
                            saved.dispatch ? &*saved.dispatch : nullptr);
     if (w.dense.shared_expert.down_HI.defined()) {
-      ops::feed_forward_backward(
-          ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert, saved.shared_gate_up});
+      ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert,
+                                       saved.shared_gate_up, call.context.mlp_tile_tokens});
     }
     ops::router_backward(ops, config,
                          {dx, g.router_EH, dweights, state.routing->weights_Nk, saved.scores_nE,
@@ -112,7 +114,9 @@ at::Tensor layer_forward(const LayerCall& call, const at::Tensor& h_nH, LayerSta
   const auto& ops = call.context.ops;
   AttentionSaved attention;
   FeedForwardSaved feed_forward;
+  attention.ulysses.output_outlives_layer = state.keep_attention_output && !keep_all;
   feed_forward.h_mid_nH = attention_forward(call, h_nH, attention);
+  if (attention.ulysses.output_outlives_layer) state.attention_output = attention.ulysses.output;
   if (!keep_all) attention = {};
   normalize_mid(call, feed_forward);
   at::Tensor out;
@@ -140,6 +144,7 @@ void layer_backward(const LayerCall& call, const LayerGradients& grads, const at
     feed_forward = std::move(*state.feed_forward);
     state.attention.reset(), state.feed_forward.reset();
   } else {
+    if (state.attention_output) attention.ulysses.output = *std::exchange(state.attention_output, {});
     feed_forward.h_mid_nH = attention_forward(call, h_nH, attention);
     normalize_mid(call, feed_forward);
     if (!is_dense(call)) {

@@ -36,6 +36,7 @@ struct LayerContext {
   comm::Groups& groups;
   ops::RoutingSource& routing;
   ops::DispatchOptions dispatch;
+  int64_t mlp_tile_tokens = 0;  // of dense and shared-expert feed-forwards; 0: as many as their bytes hold
 };
 
 // What the attention half's backward reads.
@@ -59,6 +60,10 @@ struct FeedForwardSaved {
 // A layer's state in one micro-batch, from its forward to its backward.
 struct LayerState {
   std::optional<ops::PinnedRouting> routing;
+  // Set before the forward: it leaves attention's output here (category `saved`). A backward that finds it
+  // here, the same values in any memory, does not run attention again.
+  bool keep_attention_output = false;
+  std::optional<kernels::AttentionOutput> attention_output;
   std::optional<AttentionSaved> attention;       // when everything is kept
   std::optional<FeedForwardSaved> feed_forward;  // when everything is kept
 };

@@ -153,7 +153,9 @@ struct Result {
 
 constexpr double kBefore = 0.25;  // what the accumulators hold already
 
-Result run(Layer& layer, bool keep_all) {
+enum class Keep { kNothing, kAttentionOutput, kEverything };
+
+Result run(Layer& layer, Keep keep) {
   const auto routing = routing_for(layer);
   const LayerContext context{layer.context, layer.config, layer.groups, *routing, {layer.c.tile_rows}};
   const LayerCall call{context, layer.row, 0, layer.weights, layer.bias};
@@ -166,7 +168,8 @@ Result run(Layer& layer, bool keep_all) {
   const auto before = ledger.live_bytes();
   Result result;
   LayerState state;
-  result.out = layer_forward(call, layer.h, state, keep_all, memory::Category::kBoundary);
+  state.keep_attention_output = keep == Keep::kAttentionOutput;
+  result.out = layer_forward(call, layer.h, state, keep == Keep::kEverything, memory::Category::kBoundary);
   if (state.routing) {
     result.ids = state.routing->ids_Nk.to(at::kLong);
     result.weights = state.routing->weights_Nk.clone();
@@ -175,10 +178,15 @@ Result run(Layer& layer, bool keep_all) {
   const int64_t ours = bytes(result.ids) + bytes(result.weights);
   const int64_t kept = ledger.live_bytes() - before - bytes(result.out) - ours;
   const int64_t pinned = state.routing ? bytes(state.routing->ids_Nk) + bytes(state.routing->weights_Nk) : 0;
-  if (keep_all) {
+  if (keep == Keep::kEverything) {
     EXPECT_GE(kept, pinned);
   } else {
-    EXPECT_EQ(kept, pinned) << "nothing but the pinned routing may live on";
+    const int64_t output = state.attention_output ? bytes(state.attention_output->out_Shd) +
+                                                        bytes(state.attention_output->lse_hS)
+                                                  : 0;
+    EXPECT_EQ(output > 0, keep == Keep::kAttentionOutput && layer.h.size(0) > 0);
+    EXPECT_EQ(kept, pinned + output) << "nothing else may live on";
+    EXPECT_EQ(ledger.live_by_category()[static_cast<size_t>(memory::Category::kSaved)], output);
   }
   result.dh = layer.dout.clone();
   layer_backward(call, grads, layer.h, result.dh, state);
@@ -233,7 +241,7 @@ class DecoderLayer : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DecoderLayer, MatchesAutogradInFp64) {
   with_layer(GetParam(), [](Layer& layer) {
-    const auto got = run(layer, /*keep_all=*/false);
+    const auto got = run(layer, Keep::kNothing);
     const auto want = reference(layer, layer.c.dtype == at::kFloat ? at::Tensor{} : got.ids);
     const double relative = tolerance(layer);
     expect_near(got.out, want.out, relative, "out");
@@ -252,11 +260,14 @@ TEST_P(DecoderLayer, MatchesAutogradInFp64) {
 
 TEST_P(DecoderLayer, KeepingAndRecomputingGiveTheSameBits) {
   with_layer(GetParam(), [](Layer& layer) {
-    const auto recomputed = run(layer, /*keep_all=*/false), kept = run(layer, /*keep_all=*/true);
-    EXPECT_TRUE(at::equal(recomputed.out, kept.out));
-    EXPECT_TRUE(at::equal(recomputed.dh, kept.dh));
-    for (size_t i = 0; i < kept.grads.size(); ++i) {
-      EXPECT_TRUE(at::equal(recomputed.grads[i].second, kept.grads[i].second)) << kept.grads[i].first;
+    const auto recomputed = run(layer, Keep::kNothing);
+    for (const auto keep : {Keep::kAttentionOutput, Keep::kEverything}) {
+      const auto kept = run(layer, keep);
+      EXPECT_TRUE(at::equal(recomputed.out, kept.out));
+      EXPECT_TRUE(at::equal(recomputed.dh, kept.dh));
+      for (size_t i = 0; i < kept.grads.size(); ++i) {
+        EXPECT_TRUE(at::equal(recomputed.grads[i].second, kept.grads[i].second)) << kept.grads[i].first;
+      }
     }
   });
 }
@@ -264,11 +275,25 @@ TEST_P(DecoderLayer, KeepingAndRecomputingGiveTheSameBits) {
 TEST_P(DecoderLayer, KeepingDoesLessWork) {
   with_layer(GetParam(), [](Layer& layer) {
     layer.counters.reset();
-    run(layer, /*keep_all=*/false);
+    run(layer, Keep::kNothing);
     const auto recomputed = layer.counters.flops.sum();
     layer.counters.reset();
-    run(layer, /*keep_all=*/true);
+    run(layer, Keep::kEverything);
     EXPECT_LT(layer.counters.flops.sum(), recomputed);
+  });
+}
+
+// Forward and backward are 4 and 10 parts of attention's work; recomputing adds 4.
+TEST_P(DecoderLayer, AKeptAttentionOutputSavesTheAttentionForward) {
+  with_layer(GetParam(), [](Layer& layer) {
+    layer.counters.reset();
+    run(layer, Keep::kNothing);
+    const auto recomputed = layer.counters.flops;
+    layer.counters.reset();
+    run(layer, Keep::kAttentionOutput);
+    const auto kept = layer.counters.flops;
+    EXPECT_EQ(kept[FlopKind::kAttention] * 18, recomputed[FlopKind::kAttention] * 14);
+    EXPECT_EQ(kept.sum() - kept[FlopKind::kAttention], recomputed.sum() - recomputed[FlopKind::kAttention]);
   });
 }
 
@@ -303,11 +328,11 @@ INSTANTIATE_TEST_SUITE_P(
 // Nothing to do is done: gradients keep what they held.
 TEST(DecoderLayerWithoutTokens, LeavesGradientsAlone) {
   for (const auto half : {Half::kExpertsAndShared, Half::kDense}) {
-    for (const bool keep_all : {false, true}) {
+    for (const auto keep : {Keep::kNothing, Keep::kAttentionOutput, Keep::kEverything}) {
       Case c{"empty", QkNorm::kHead, half};
       c.bounds = {0};
       with_layer(c, [&](Layer& layer) {
-        const auto got = run(layer, keep_all);
+        const auto got = run(layer, keep);
         EXPECT_EQ(got.out.sizes(), (std::vector<int64_t>{0, layer.config.hidden_size}));
         for (const auto& [name, grad] : got.grads) EXPECT_TRUE(grad.eq(kBefore).all().item<bool>()) << name;
       });

@@ -66,6 +66,21 @@ int64_t attention_pairs(std::span<const int64_t> bounds) {
   return pairs;
 }
 
+// The output of the saved q, k, v: computed, unless it is there.
+void attend(const OpContext& context, const UlyssesShape& shape, UlyssesSaved& saved) {
+  if (saved.output.out_Shd.defined()) {
+    STEPPE_ASSERT(saved.output.out_Shd.sizes() == saved.q_Shd.sizes(),
+                  "[ulysses_attention] the kept output must have the shape of q");
+    return;
+  }
+  context.counters->flops.add(FlopKind::kAttention, 4 * attention_pairs(shape.document_bounds) *
+                                                        saved.q_Shd.size(1) * saved.q_Shd.size(2));
+  const memory::Scope scope(saved.output_outlives_layer ? memory::Category::kSaved
+                                                        : memory::Category::kAttention);
+  saved.output =
+      kernels::attention_forward(saved.q_Shd, saved.k_Shd, saved.v_Shd, shape.document_bounds, shape.scale);
+}
+
 // Heads of all tokens → tokens of this rank with all heads: [S, heads·d] to [n, D·heads·d].
 at::Tensor heads_to_tokens(const OpContext& context, comm::Communicator& group, const UlyssesShape& shape,
                            const at::Tensor& rows_S, int64_t width) {
@@ -87,11 +102,9 @@ at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicato
                 shape.tokens_of_rank.size(), degree);
   const auto deal = deal_of(shape, static_cast<int>(degree));
   const int64_t d = shape.head_dim;
-  context.counters->flops.add(FlopKind::kAttention,
-                              4 * attention_pairs(shape.document_bounds) * deal.heads_each() * d);
   if (degree == 1) {
     saved.q_Shd = q_nhd, saved.k_Shd = k_nhd, saved.v_Shd = v_nhd;
-    saved.output = kernels::attention_forward(q_nhd, k_nhd, v_nhd, shape.document_bounds, shape.scale);
+    attend(context, shape, saved);
     return saved.output.out_Shd.view({q_nhd.size(0), shape.num_heads * d});
   }
   const int64_t n = q_nhd.size(0);
@@ -104,8 +117,7 @@ at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicato
   saved.q_Shd = heads.narrow(1, 0, deal.heads_each());
   saved.k_Shd = heads.narrow(1, deal.heads_each(), deal.kv_heads_each());
   saved.v_Shd = heads.narrow(1, deal.heads_each() + deal.kv_heads_each(), deal.kv_heads_each());
-  saved.output =
-      kernels::attention_forward(saved.q_Shd, saved.k_Shd, saved.v_Shd, shape.document_bounds, shape.scale);
+  attend(context, shape, saved);
 
   const int64_t width = deal.heads_each() * d;
   const auto parts = heads_to_tokens(context, group, shape, saved.output.out_Shd.view({total, width}), width);

@@ -35,9 +35,11 @@ struct UlyssesShape {
 struct UlyssesSaved {
   at::Tensor q_Shd, k_Shd, v_Shd;
   kernels::AttentionOutput output;
+  bool output_outlives_layer = false;  // its category is `saved`
 };
 
-// Returns the outputs of this rank's tokens [n, hq·d].
+// Returns the outputs of this rank's tokens [n, hq·d]. Where `saved` has an output already, of the same
+// inputs, that one is used: the rest happens, attention itself does not run.
 at::Tensor ulysses_attention_forward(const OpContext& context, comm::Communicator& sequence_group,
                                      const UlyssesShape& shape, const at::Tensor& q_nhd,
                                      const at::Tensor& k_nhd, const at::Tensor& v_nhd, UlyssesSaved& saved);

@@ -219,6 +219,42 @@ TEST_P(UlyssesAttention, CountsItsWork) {
   }
 }
 
+// What a layer does whose output was kept: everything but attention itself, with the same results.
+TEST_P(UlyssesAttention, AKeptOutputStandsInForAttention) {
+  const int64_t degree = GetParam();
+  const Case c{even_shards(31, degree), {0, 7, 31}, heads_for(degree).back().first, degree};
+  const auto x = random_inputs(c);
+  comm::run_ranks(static_cast<int>(degree), [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
+    const auto group = comm::make_world(rank, static_cast<int>(degree), store);
+    const auto shard = [&](const at::Tensor& t) {
+      return t.narrow(0, c.first_token(rank), c.tokens_of_rank[rank]);
+    };
+    Counters counters;
+    const OpContext context{at::kCPU, c.dtype, &counters};
+    UlyssesSaved first, second;
+    const auto forward = [&](UlyssesSaved& saved) {
+      return ulysses_attention_forward(context, *group, c.shape(), shard(x.q), shard(x.k), shard(x.v), saved);
+    };
+    first.output_outlives_layer = true;
+    const auto out = forward(first);
+    const auto flops = counters.flops.sum();
+    EXPECT_GT(flops, 0);
+    auto& ledger = memory::current_ledger();
+    EXPECT_EQ(ledger.live_by_category()[static_cast<size_t>(memory::Category::kSaved)],
+              static_cast<int64_t>(first.output.out_Shd.nbytes() + first.output.lse_hS.nbytes()));
+    second.output = first.output;
+    EXPECT_TRUE(at::equal(forward(second), out));
+    EXPECT_EQ(counters.flops.sum(), flops);
+    const auto dout = shard(x.dout).reshape(out.sizes());
+    const auto grads = ulysses_attention_backward(context, *group, c.shape(), dout, first);
+    const auto again = ulysses_attention_backward(context, *group, c.shape(), dout, second);
+    EXPECT_TRUE(at::equal(grads.dq_nhd, again.dq_nhd));
+    EXPECT_TRUE(at::equal(grads.dk_nhd, again.dk_nhd));
+    EXPECT_TRUE(at::equal(grads.dv_nhd, again.dv_nhd));
+    group->barrier();
+  });
+}
+
 TEST_P(UlyssesAttention, WireBytes) {
   const int64_t degree = GetParam();
   for (const auto& [heads, kv_heads] : heads_for(degree)) {
