@@ -1,10 +1,11 @@
-// steppe bench vocab --tokens N --hidden H --vocab V --degree P [--dtype fp32|bf16] [--dry] [--json]
+// steppe bench vocab --tokens N --hidden H --vocab V --degree P [--dtype fp32|bf16] [--dry|--peers] [--json]
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/vocab_bench.h"
 #include "steppe/base/bytes.h"
+#include "steppe/base/error.h"
 
 namespace steppe::cli {
 namespace {
@@ -20,41 +22,52 @@ namespace {
 struct Arguments {
   VocabBenchOptions bench;
   std::string dtype = "fp32";
-  bool json = false;
+  bool peers = false, json = false;
 };
 
+std::string peers_python() {
+  const char* python = std::getenv("STEPPE_PEERS_PYTHON");
+  STEPPE_CHECK_VALUE(
+      python && *python,
+      "[bench vocab] --peers needs STEPPE_PEERS_PYTHON, the Python of an environment with what "
+      "benchmarks/peers/vocab_loss.lock lists; `./dev bench vocab_loss_vs_peers` makes one");
+  return python;
+}
+
 std::string json_line(const VocabBenchRow& row) {
-  const auto seconds = [](std::optional<double> s) {
-    return s ? nlohmann::ordered_json(*s) : nlohmann::ordered_json();
+  const auto known = [](std::optional<double> value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
   nlohmann::ordered_json line;
   line["kind"] = row.kind;
   line["vocab_bytes"] = row.vocab_bytes;
   line["peak_bytes"] = row.peak_bytes;
   line["wire_bytes"] = row.wire_bytes;
-  line["products"] = row.products;
-  line["products_time_s"] = seconds(row.products_time_s);
-  line["time_s"] = seconds(row.time_s);
+  line["products"] = known(row.products);
+  line["products_time_s"] = known(row.products_time_s);
+  line["time_s"] = known(row.time_s);
   return line.dump();
 }
+
+constexpr auto kTableLine = "{:<19} {:>10} {:>10} {:>10} {:>9} {:>14} {:>10}";
 
 std::string table_line(const VocabBenchRow& row) {
   const auto seconds = [](std::optional<double> s) {
     return s ? fmt::format("{:.3f} s", *s) : std::string("-");
   };
-  return fmt::format("{:<17} {:>10} {:>10} {:>10} {:>9.2f} {:>14} {:>10}", row.kind,
-                     format_bytes(row.vocab_bytes), format_bytes(row.peak_bytes),
-                     format_bytes(row.wire_bytes), row.products, seconds(row.products_time_s),
-                     seconds(row.time_s));
+  return fmt::format(kTableLine, row.kind, format_bytes(row.vocab_bytes), format_bytes(row.peak_bytes),
+                     format_bytes(row.wire_bytes), row.products ? fmt::format("{:.2f}", *row.products) : "-",
+                     seconds(row.products_time_s), seconds(row.time_s));
 }
 
 int bench(Arguments arguments) {
   arguments.bench.dtype = arguments.dtype == "bf16" ? c10::kBFloat16 : c10::kFloat;
   try {
+    if (arguments.peers) arguments.bench.peers_python = peers_python();
     const auto rows = bench_vocab(arguments.bench);
     if (!arguments.json) {
-      std::printf("%s\n", fmt::format("{:<17} {:>10} {:>10} {:>10} {:>9} {:>14} {:>10}", "kind", "vocab",
-                                      "peak", "wire", "products", "three products", "time")
+      std::printf("%s\n", fmt::format(kTableLine, "kind", "vocab", "peak", "wire", "products",
+                                      "three products", "time")
                               .c_str());
     }
     for (const auto& row : rows)
@@ -98,7 +111,13 @@ void add_bench_vocab_command(CLI::App& bench_command, int& status) {
   command->add_option("--samples", options.samples, "timed runs of each kind")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
+  auto* dry =
+      command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
+  command
+      ->add_flag("--peers", arguments->peers,
+                 "PyTorch's losses and Cut Cross-Entropy too, in turns with ours: with --degree 1, in the "
+                 "environment that STEPPE_PEERS_PYTHON names")
+      ->excludes(dry);
   command->add_flag("--json", arguments->json, "one JSON line per kind");
   command->callback([arguments, &status] { status = bench(*arguments); });
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "cli/vocab_bench_peers.h"
 #include "steppe/base/error.h"
 #include "steppe/comm/collectives.h"
 #include "steppe/comm/gloo_communicator.h"
@@ -60,7 +61,7 @@ struct Problem {
                    .mul_(1 / std::sqrt(static_cast<double>(h)))
                    .to(options.dtype);
       targets = at::randint(0, options.vocab, {n}, random, at::TensorOptions().dtype(at::kInt));
-      row_weight = at::rand({n}, random, fp32).div_(static_cast<double>(n));
+      row_weight = at::full({n}, 1.0 / static_cast<double>(n), fp32);  // the mean, as peers take it
     }
     loss = context.empty({1}, at::kDouble);
     dx = context.empty({n, h});
@@ -155,6 +156,7 @@ class RankBench {
   std::vector<VocabBenchRow> run() {
     std::vector<VocabBenchRow> rows;
     for (const auto& name : options_.kinds) rows.push_back(measure_bytes(name));
+    if (!options_.peers_python.empty()) start_peers(rows);
     if (!options_.dry) time(rows);
     return rows;
   }
@@ -184,33 +186,61 @@ class RankBench {
     row.vocab_bytes = ledger.peak_by_own_category()[static_cast<int>(memory::Category::kVocab)];
     row.peak_bytes = ledger.peak().bytes - kept;
     row.wire_bytes = group_.wire_bytes() - wire;
-    row.products = static_cast<double>(problem_.counters.flops[FlopKind::kVocab] - flops);
+    const auto products = static_cast<double>(problem_.counters.flops[FlopKind::kVocab] - flops);
     for (auto* bytes : {&row.vocab_bytes, &row.peak_bytes, &row.wire_bytes})
       *bytes = comm::all_reduce_max(group_, *bytes);
     const auto all_rows = static_cast<double>(options_.tokens * options_.degree);
-    row.products /=
-        2 * all_rows * static_cast<double>(options_.hidden * std::max<int64_t>(1, problem_.columns.size()));
-    if (options_.dry) return row;
-    const double bound = options_.dtype == at::kFloat ? 1e-4 : 5e-2;
-    check_same(problem_.loss, want_loss_, bound, name + "'s loss");
-    check_same(problem_.dx, want_dx_, bound, name + "'s dx");
-    check_same(problem_.grad, want_grad_, bound, name + "'s dW");
+    row.products =
+        products /
+        (2 * all_rows * static_cast<double>(options_.hidden * std::max<int64_t>(1, problem_.columns.size())));
+    if (!options_.dry) check(name, problem_.loss, problem_.dx, problem_.grad);
     return row;
+  }
+
+  void check(const std::string& name, const at::Tensor& loss, const at::Tensor& dx,
+             const at::Tensor& grad) const {
+    const double bound = options_.dtype == at::kFloat ? 1e-4 : 5e-2;
+    check_same(loss, want_loss_, bound, name + "'s loss");
+    check_same(dx, want_dx_, bound, name + "'s dx");
+    check_same(grad, want_grad_, bound, name + "'s dW");
+  }
+
+  void start_peers(std::vector<VocabBenchRow>& rows) {
+    const auto& p = problem_;
+    peers_.emplace(options_.peers_python,
+                   VocabPeerInput{p.x, p.targets, p.weight, std::min(tile_rows(), options_.tokens)});
+    for (const auto& peer : peers_->kinds()) {
+      const auto run = peers_->measure(peer);
+      check(peer, at::full({1}, run.loss * static_cast<double>(options_.tokens), at::kDouble), run.dx_NH,
+            run.grad_weight_VH);
+      const auto held = p.x.nbytes() + p.targets.nbytes() + 2 * p.weight.nbytes() + p.dx.nbytes();
+      rows.push_back({.kind = peer,
+                      .vocab_bytes = run.gained_bytes,
+                      .peak_bytes = run.gained_bytes + static_cast<int64_t>(held)});
+    }
+  }
+
+  // Of all ranks, in a tile of `tiled`.
+  int64_t tile_rows() const {
+    const ops::VocabLossShape shape{options_.hidden, options_.vocab, options_.degree, options_.tokens,
+                                    problem_.context.itemsize()};
+    return ops::resolve_tile_tokens(kind("tiled"), shape) * options_.degree;
   }
 
   // Samples of all kinds take turns.
   void time(std::vector<VocabBenchRow>& rows) {
-    const ops::VocabLossShape shape{options_.hidden, options_.vocab, options_.degree, options_.tokens,
-                                    problem_.context.itemsize()};
-    const int64_t tile = ops::resolve_tile_tokens(kind("tiled"), shape) * options_.degree;
     std::vector<std::vector<double>> times(rows.size());
     std::vector<double> products;
     for (int64_t sample = 0; sample < options_.samples; ++sample) {
       {
-        BareProducts bare(problem_, std::min(tile, options_.tokens));
+        BareProducts bare(problem_, std::min(tile_rows(), options_.tokens));
         products.push_back(seconds_of(group_, [&] { bare.run(options_.degree); }));
       }
       for (size_t i = 0; i < rows.size(); ++i) {
+        if (!kinds().contains(rows[i].kind)) {
+          times[i].push_back(peers_->seconds(rows[i].kind));
+          continue;
+        }
         const auto options = kind(rows[i].kind);
         times[i].push_back(seconds_of(group_, [&] { problem_.run(options, group_, options_); }));
       }
@@ -225,6 +255,7 @@ class RankBench {
   comm::Communicator& group_;
   Problem problem_;
   at::Tensor want_loss_, want_dx_, want_grad_;
+  std::optional<VocabPeers> peers_;
 };
 
 }  // namespace
@@ -238,6 +269,9 @@ const std::vector<std::string>& vocab_bench_kinds() {
 std::vector<VocabBenchRow> bench_vocab(const VocabBenchOptions& given) {
   auto options = given;
   if (options.kinds.empty()) options.kinds = vocab_bench_kinds();
+  STEPPE_CHECK_VALUE(options.peers_python.empty() || (options.degree == 1 && !options.dry),
+                     "[bench vocab] peers have one rank and need a real run, got degree {}{}", options.degree,
+                     options.dry ? ", dry" : "");
   if (options.dry) {
     comm::ShapeOnlyCommunicator group("vocab", 0, options.degree);
     return RankBench(options, group).run();

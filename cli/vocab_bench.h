@@ -20,15 +20,16 @@ struct VocabBenchOptions {
   int64_t samples = 10;
   int64_t tile_tokens = 0;         // 0: derived
   std::vector<std::string> kinds;  // empty: all
+  std::string peers_python;        // with degree 1: PyTorch's losses beside ours, in this Python
 };
 
 // Of one kind; the maximum over ranks.
 struct VocabBenchRow {
   std::string kind;
-  int64_t vocab_bytes = 0;  // peak of the category
-  int64_t peak_bytes = 0;   // of everything: operands and gradients too
-  int64_t wire_bytes = 0;   // sent by a rank
-  double products = 0;      // how many passes of 2·N·H·V operations
+  int64_t vocab_bytes = 0;         // peak of the category
+  int64_t peak_bytes = 0;          // of everything: operands and gradients too
+  int64_t wire_bytes = 0;          // sent by a rank
+  std::optional<double> products;  // how many passes of 2·N·H·V operations; of a peer: not known
   // Medians, nothing in a dry run. The first is of the three products alone, tile by tile.
   std::optional<double> products_time_s, time_s;
 };
