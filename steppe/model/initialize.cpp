@@ -50,8 +50,7 @@ void fill_unit(WeightUnit& unit, const SliceSource& source) {
   if (unit.working().is_meta()) return;
   const int64_t working_begin = unit.working_is_whole() ? 0 : unit.shard_begin();
   fill_range(unit, source, working_begin, unit.working());
-  if (unit.working().scalar_type() != at::kFloat)
-    fill_range(unit, source, unit.shard_begin(), unit.shard().master);
+  if (!unit.shard().working_is_master()) fill_range(unit, source, unit.shard_begin(), unit.shard().master);
 }
 
 void initialize_unit(WeightUnit& unit, uint64_t seed) {

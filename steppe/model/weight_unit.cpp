@@ -14,23 +14,21 @@ int64_t rounded_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-at::Tensor zeros(const ops::OpContext& context, int64_t numel, at::ScalarType type) {
-  const auto x = context.empty({numel}, type);
-  kernels::fill_zero(x);
-  return x;
-}
-
-// Runs of equal treatment within [begin, end) of a unit; padding decays with its left neighbour (it is zero).
-std::vector<optim::Segment> segments_of(const std::vector<LogicalSlice>& slices, int64_t begin, int64_t end) {
+// Runs of equal treatment within [begin, end) of a unit; padding is treated as its left neighbour (it is
+// zero).
+std::vector<optim::Segment> segments_of(const std::vector<LogicalSlice>& slices,
+                                        const optim::ParameterRules& rules, int64_t begin, int64_t end) {
   std::vector<optim::Segment> segments;
   for (size_t i = 0; i < slices.size(); ++i) {
     const int64_t from = std::max(begin, i == 0 ? 0 : slices[i].unit_begin);
     const int64_t to = std::min(end, i + 1 == slices.size() ? end : slices[i + 1].unit_begin);
     if (from >= to) continue;
-    if (!segments.empty() && segments.back().decay == slices[i].decay) {
+    const auto treatment = optim::treatment_of(rules, slices[i].tensor);
+    if (!segments.empty() && segments.back().matrix == slices[i].decay &&
+        segments.back().treatment == treatment) {
       segments.back().end = to - begin;
     } else {
-      segments.push_back({from - begin, to - begin, slices[i].decay});
+      segments.push_back({from - begin, to - begin, slices[i].decay, treatment});
     }
   }
   return segments;
@@ -46,26 +44,24 @@ int64_t WeightUnit::add(LogicalSlice slice, bool aligned) {
   return slices_.back().unit_begin;
 }
 
-void WeightUnit::allocate(const ops::OpContext& context) {
-  using memory::Category;
+void WeightUnit::finish_layout(const optim::ParameterRules& rules) {
   numel_ = rounded_up(numel_, kAlignment * replicas_->size());
+  shard_.segments = segments_of(slices_, rules, shard_begin(), shard_begin() + shard_numel());
+}
+
+void WeightUnit::allocate(const ops::OpContext& context, optim::StateMemory& state) {
   const int64_t n = shard_numel();
-  const bool reduced_per_layer = kind_ == UnitKind::kSharded;
   {
-    const memory::Scope scope(Category::kWeights);
-    working_ = zeros(context, working_is_whole() ? numel_ : n, context.dtype);
+    const memory::Scope scope(memory::Category::kWeights);
+    working_ = context.empty({working_is_whole() ? numel_ : n});
+    kernels::fill_zero(working_);
   }
-  {
-    const memory::Scope scope(Category::kGrads);
-    grad_ = zeros(context, reduced_per_layer ? n : numel_, at::kFloat);
-  }
-  const memory::Scope scope(Category::kOptimizer);
+  grad_ = state.take_gradient(grad_numel());
   shard_.working = working_is_whole() ? working_.narrow(0, shard_begin(), n) : working_;
-  shard_.master = context.dtype == at::kFloat ? shard_.working : zeros(context, n, at::kFloat);
-  shard_.m = zeros(context, n, at::kFloat);
-  shard_.v = zeros(context, n, at::kFloat);
-  shard_.grad = reduced_per_layer ? grad_ : grad_.narrow(0, shard_begin(), n);
-  shard_.segments = segments_of(slices_, shard_begin(), shard_begin() + n);
+  shard_.master = state.options().masters_are_working(context.dtype) ? shard_.working : state.take_master(n);
+  shard_.m = state.take_m(n);
+  shard_.v = state.take_v(n);
+  shard_.grad = grad_.narrow(0, grad_shard_begin(), n);
 }
 
 void WeightUnit::refresh_working() {

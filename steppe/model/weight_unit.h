@@ -4,8 +4,8 @@
 //   sharded     working weights are sharded too (ZeRO-3): gathered before use. Dense weights, replicas = all
 //   W. replicated  every replica holds the whole working unit: experts (W/E_p), vocabulary shards (W/P).
 //
-// Elements [r·n, (r+1)·n) of the padded buffer belong to replica r. In fp32 the working weights double as
-// masters: the master is a view of them. The unit's bytes: see docs/architecture.md.
+// Elements [r·n, (r+1)·n) of the padded buffer belong to replica r. Where masters and moments live:
+// optim/state_memory.h. The unit's bytes: see docs/architecture.md.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "steppe/comm/communicator.h"
 #include "steppe/ops/context.h"
 #include "steppe/optim/adamw.h"
+#include "steppe/optim/state_memory.h"
 
 namespace steppe::model {
 
@@ -38,8 +39,10 @@ class WeightUnit {
 
   // Appends a slice; `aligned` starts it at a multiple of 16 elements. Returns where it begins.
   int64_t add(LogicalSlice slice, bool aligned);
-  // Fixes the size, allocates working weights, masters, moments and gradient accumulators, zero-filled.
-  void allocate(const ops::OpContext& context);
+  // Fixes the size: the padded unit, this rank's shard, and how its elements are treated.
+  void finish_layout(const optim::ParameterRules& rules);
+  // Takes working weights, masters, moments and gradient accumulators, zero-filled.
+  void allocate(const ops::OpContext& context, optim::StateMemory& state);
 
   const std::string& name() const { return name_; }
   UnitKind kind() const { return kind_; }
@@ -53,7 +56,10 @@ class WeightUnit {
   const at::Tensor& working() const { return working_; }
   bool working_is_whole() const { return kind_ == UnitKind::kReplicated || replicas_->size() == 1; }
   // fp32 gradient accumulators: of the shard where gradients are reduced per layer, else of the whole unit.
+  // In host memory under optimizer.gradients = "host".
   const at::Tensor& grad() const { return grad_; }
+  int64_t grad_numel() const { return kind_ == UnitKind::kSharded ? shard_numel() : numel_; }
+  int64_t grad_shard_begin() const { return kind_ == UnitKind::kSharded ? 0 : shard_begin(); }
   optim::ParameterShard& shard() { return shard_; }
   const optim::ParameterShard& shard() const { return shard_; }
 

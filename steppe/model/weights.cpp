@@ -24,6 +24,10 @@ LogicalSlice rows_of(std::string tensor, int64_t rows, int64_t columns, layout::
       std::move(tensor), {rows, columns}, interval.begin * columns, interval.size() * columns, 0, true, std};
 }
 
+std::string expert_tensor(int64_t layer, int64_t expert, const char* part) {
+  return fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, part);
+}
+
 const LogicalSlice* find_slice(const WeightUnit& unit, std::string_view ending) {
   for (const auto& slice : unit.slices()) {
     if (slice.tensor.ends_with(ending)) return &slice;
@@ -56,7 +60,7 @@ void add_feed_forward(WeightUnit& unit, const std::string& prefix, int64_t hidde
 }  // namespace
 
 ModelWeights::ModelWeights(const ModelConfig& config, const layout::RankLayout& layout, comm::Groups& groups,
-                           const ops::OpContext& context)
+                           const ops::OpContext& context, const optim::StateOptions& state)
     : config_(config) {
   using layout::Axis;
   local_experts_ = layout::even_part(config.num_experts, layout.degree(Axis::kExpert),
@@ -79,7 +83,7 @@ ModelWeights::ModelWeights(const ModelConfig& config, const layout::RankLayout& 
   units_.back().add(whole("model.norm.weight", {config.hidden_size}, std), true);
   final_norm_ = units_.size() - 1;
   head_ = config.tie_word_embeddings ? embedding_ : add_table("head", "lm_head.weight");
-  for (auto& unit : units_) unit.allocate(context);
+  allocate(context, state);
 
   const memory::Scope scope(memory::Category::kWeights);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -90,6 +94,36 @@ ModelWeights::ModelWeights(const ModelConfig& config, const layout::RankLayout& 
     }
     expert_biases_.push_back(std::move(bias));
   }
+}
+
+void ModelWeights::allocate(const ops::OpContext& context, const optim::StateOptions& state) {
+  if (!state.rules.empty()) optim::check_rules(state.rules, parameter_names());
+  int64_t shard_numel = 0, grad_numel = 0;
+  for (auto& unit : units_) {
+    unit.finish_layout(state.rules);
+    shard_numel += unit.shard_numel();
+    grad_numel += unit.grad_numel();
+  }
+  state_ = std::make_unique<optim::StateMemory>(state, context, shard_numel, grad_numel);
+  for (auto& unit : units_) unit.allocate(context, *state_);
+}
+
+// Every rank has slices of every tensor but of the others' experts.
+std::vector<std::string> ModelWeights::parameter_names() const {
+  std::vector<std::string> names;
+  for (const auto& unit : units_) {
+    for (const auto& slice : unit.slices()) {
+      if (slice.tensor.find(".mlp.experts.") == std::string::npos) names.push_back(slice.tensor);
+    }
+  }
+  for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    if (config_.is_dense_layer(layer)) continue;
+    for (int64_t e = 0; e < config_.num_experts; ++e) {
+      for (const char* part : {"gate_proj", "up_proj", "down_proj"})
+        names.push_back(expert_tensor(layer, e, part));
+    }
+  }
+  return names;
 }
 
 void ModelWeights::lay_out_dense(int64_t layer, comm::Groups& groups) {
@@ -131,9 +165,7 @@ void ModelWeights::lay_out_experts(int64_t layer, comm::Groups& groups) {
   units_.emplace_back(fmt::format("layer {} experts", layer), UnitKind::kReplicated, *groups.expert_replicas);
   auto& unit = units_.back();
   const auto add = [&](int64_t expert, const char* name, std::vector<int64_t> shape, bool aligned) {
-    unit.add(whole(fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, name),
-                   std::move(shape), std),
-             aligned);
+    unit.add(whole(expert_tensor(layer, expert, name), std::move(shape), std), aligned);
   };
   // [E_l, 2I, H], then [E_l, H, I].
   for (int64_t e = local_experts_.begin; e < local_experts_.end; ++e) {
@@ -184,14 +216,20 @@ ops::ExpertWeights ModelWeights::expert_weights(int64_t layer) {
   return {gate_up_view(unit.working(), unit, count, i, h), down_view(unit.working(), unit, count, i, h)};
 }
 
-ops::ExpertGradients ModelWeights::expert_gradients(int64_t layer) {
+ops::ExpertGradients ModelWeights::expert_gradients(int64_t layer, const at::Tensor& flat) {
   const auto& unit = experts(layer);
   const int64_t count = local_experts_.size(), i = config_.moe_intermediate_size, h = config_.hidden_size;
-  return {gate_up_view(unit.grad(), unit, count, i, h), down_view(unit.grad(), unit, count, i, h)};
+  return {gate_up_view(flat, unit, count, i, h), down_view(flat, unit, count, i, h)};
 }
 
 at::Tensor ModelWeights::table_view(const at::Tensor& flat) const {
   return flat.narrow(0, 0, vocab_.size() * config_.hidden_size).view({vocab_.size(), config_.hidden_size});
+}
+
+std::vector<const optim::ParameterShard*> ModelWeights::shards() const {
+  std::vector<const optim::ParameterShard*> shards;
+  for (const auto& unit : units_) shards.push_back(&unit.shard());
+  return shards;
 }
 
 void ModelWeights::initialize(uint64_t seed) {

@@ -1,22 +1,33 @@
 #include "steppe/optim/adamw.h"
 
-#include "steppe/kernels/adamw.h"
+#include "steppe/kernels/pointwise.h"
 
 namespace steppe::optim {
 
-void adamw_step(const AdamWConfig& config, const AdamWUpdate& update,
-                std::span<const ParameterShard* const> shards) {
-  for (const ParameterShard* shard : shards) {
-    for (const Segment& segment : shard->segments) {
-      const auto part = [&](const at::Tensor& x) {
-        return x.narrow(0, segment.begin, segment.end - segment.begin);
-      };
-      const bool aliased = shard->working.data_ptr() == shard->master.data_ptr() && !shard->master.is_meta();
-      kernels::adamw({part(shard->master), part(shard->m), part(shard->v), part(shard->grad),
-                      aliased ? at::Tensor{} : part(shard->working)},
-                     {update.lr, config.beta1, config.beta2, config.eps,
-                      segment.decay ? config.weight_decay : 0.0, update.grad_scale, update.step});
+kernels::AdamWStep kernel_step(const AdamWConfig& config, const AdamWUpdate& update, const Segment& segment) {
+  const auto& treatment = segment.treatment;
+  const double decay = treatment.weight_decay.value_or(segment.matrix ? config.weight_decay : 0.0);
+  return {.lr = update.lr * treatment.lr_scale,
+          .beta1 = config.beta1,
+          .beta2 = config.beta2,
+          .eps = config.eps,
+          .weight_decay = decay,
+          .grad_scale = update.grad_scale,
+          .step = update.step};
+}
+
+void add_trained_sum_of_squares(const at::Tensor& out, const at::Tensor& grad,
+                                const std::vector<Segment>& segments) {
+  for (size_t i = 0; i < segments.size();) {
+    size_t end = i;
+    while (end < segments.size() && !segments[end].treatment.frozen) ++end;
+    if (end == i) {
+      ++i;
+      continue;
     }
+    const int64_t begin = segments[i].begin;
+    kernels::add_sum_of_squares(out, grad.narrow(0, begin, segments[end - 1].end - begin));
+    i = end;
   }
 }
 

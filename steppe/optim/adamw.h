@@ -1,32 +1,39 @@
-// AdamW over the shards that a rank owns, with fp32 masters and moments on the device (placement "resident").
-// Bits do not depend on how parameters are cut into shards: see kernels/adamw.h for the written update.
+// AdamW as its callers see it: what a rank owns of a weight unit, and what differs from step to step. The
+// written update is kernels/adamw.h's; its bits depend neither on how parameters are cut into shards nor on
+// where masters and moments live (optim/optimizer.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <span>
 #include <vector>
+
+#include "steppe/kernels/adamw.h"
+#include "steppe/optim/parameter_rules.h"
 
 namespace steppe::optim {
 
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay = 0.1;  // on matrices only: segments say which
+  double weight_decay = 0.1;  // on matrices only, unless a group says otherwise
 };
 
 // A run of elements of a shard that are treated alike.
 struct Segment {
   int64_t begin = 0, end = 0;
-  bool decay = false;
+  bool matrix = false;
+  Treatment treatment;
 };
 
 // What a rank owns of one weight unit: n contiguous elements. All tensors are 1-D.
 struct ParameterShard {
-  at::Tensor master, m, v;        // fp32 [n]
-  at::Tensor grad;                // fp32 [n], summed over everything
-  at::Tensor working;             // [n] in the working dtype; the master itself in fp32 runs
+  at::Tensor master;              // fp32 [n], where the placement keeps it; or the working weights themselves
+  at::Tensor m, v;                // fp32 or bf16 [n], where the placement keeps them
+  at::Tensor grad;                // fp32 [n], summed over everything; on the device or the host
+  at::Tensor working;             // [n] in the working dtype, on the device
   std::vector<Segment> segments;  // cover [0, n), ascending
+
+  bool working_is_master() const { return working.is_same(master); }
 };
 
 struct AdamWUpdate {
@@ -35,8 +42,12 @@ struct AdamWUpdate {
   int64_t step = 1;       // 1 for the first
 };
 
-void adamw_step(const AdamWConfig& config, const AdamWUpdate& update,
-                std::span<const ParameterShard* const> shards);
+// The kernel's step for elements of that treatment.
+kernels::AdamWStep kernel_step(const AdamWConfig& config, const AdamWUpdate& update, const Segment& segment);
+
+// out[0] (fp64 [1]) += Σ grad² over what is not frozen.
+void add_trained_sum_of_squares(const at::Tensor& out, const at::Tensor& grad,
+                                const std::vector<Segment>& segments);
 
 // What gradients are multiplied by so that their global norm is at most max_norm (≤ 0: no clipping).
 double clip_scale(double norm, double max_norm);

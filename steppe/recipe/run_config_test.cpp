@@ -246,7 +246,7 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"optimizer.eps=0", "above 0"},
       {"optimizer.weight_decay=-0.1", "at least 0"},
       {"optimizer.max_grad_norm=-1", "at least 0"},
-      {"optimizer.placement=cpu", "must be \"resident\""},
+      {"optimizer.placement=disk", "\"resident\", \"cpu\", \"stream\""},
       {"lr_scheduler.type=step", "\"wsd\""},
       {"lr_scheduler.warmup_steps=1.5", "whole number"},
       {"lr_scheduler.warmup_steps=-1", "whole number"},

@@ -7,30 +7,6 @@
 
 namespace steppe::recipe {
 
-OptimizerSection read_optimizer_section(Recipe& recipe) {
-  OptimizerSection optimizer;
-  optimizer.name = recipe.choice("optimizer.name", {{"adamw"}, {}});
-  optimizer.lr = recipe.required_number("optimizer.lr", "the peak learning rate");
-  recipe.check(optimizer.lr > 0, "optimizer.lr", "must be above 0");
-
-  const std::vector<double> betas =
-      recipe.numbers("optimizer.betas", {optimizer.betas.begin(), optimizer.betas.end()});
-  const bool in_range =
-      std::all_of(betas.begin(), betas.end(), [](double beta) { return beta >= 0 && beta < 1; });
-  recipe.check(betas.size() == 2 && in_range, "optimizer.betas", "must be two numbers from 0 to below 1");
-  std::copy(betas.begin(), betas.end(), optimizer.betas.begin());
-
-  optimizer.eps = recipe.number("optimizer.eps", optimizer.eps);
-  recipe.check(optimizer.eps > 0, "optimizer.eps", "must be above 0");
-  optimizer.weight_decay = recipe.number("optimizer.weight_decay", optimizer.weight_decay);
-  recipe.check(optimizer.weight_decay >= 0, "optimizer.weight_decay", "must be at least 0");
-  optimizer.max_grad_norm = recipe.number("optimizer.max_grad_norm", optimizer.max_grad_norm);
-  recipe.check(optimizer.max_grad_norm >= 0, "optimizer.max_grad_norm",
-               "must be at least 0 (0: no clipping)");
-  optimizer.placement = recipe.choice("optimizer.placement", {{"resident"}, {"cpu", "stream"}});
-  return optimizer;
-}
-
 SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps) {
   SchedulerSection scheduler;
   scheduler.type = recipe.choice("lr_scheduler.type", {{"cosine", "constant", "linear", "wsd"}, {}});

@@ -24,7 +24,7 @@ Assembly::Assembly(const recipe::RunConfig& run, const RankShape& shape, at::Dev
                    comm::Groups given_groups, std::unique_ptr<ops::RoutingSource> given_routing)
     : context{device, compute_dtype(run), &counters},
       groups(std::move(given_groups)),
-      weights(shape.model, shape.layout, groups, context),
+      weights(shape.model, shape.layout, groups, context, state_options(run)),
       routing(given_routing ? std::move(given_routing) : routing_source(run, shape.model)),
       step(step_config(run), shape.model, shape.layout, groups, context, weights, *routing) {}
 

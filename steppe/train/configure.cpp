@@ -57,10 +57,27 @@ StepConfig step_config(const recipe::RunConfig& run) {
   step.loss = vocab_loss_options(run.loss);
   step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps,
                 run.optimizer.weight_decay};
+  step.buckets = {run.optimizer.bucket_params, run.optimizer.slots};
   step.max_grad_norm = run.optimizer.max_grad_norm;
   step.bias_update_rate = run.router.load_balancing == "expert_bias" ? run.router.bias_update_rate : 0;
   step.skip_nonfinite = run.training.on_nonfinite == "skip";
   return step;
+}
+
+optim::StateOptions state_options(const recipe::RunConfig& run) {
+  const auto& o = run.optimizer;
+  optim::StateOptions state;
+  state.placement = o.placement == "cpu"      ? optim::Placement::kCpu
+                    : o.placement == "stream" ? optim::Placement::kStream
+                                              : optim::Placement::kResident;
+  state.host_gradients = o.gradients == "host";
+  state.moments_dtype = o.moments_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  state.rules.lr = o.lr;
+  state.rules.freeze = o.freeze;
+  for (const auto& group : o.groups)
+    state.rules.groups.push_back({group.match, group.lr, group.weight_decay});
+  state.pin_memory = run.offload.pin_memory;
+  return state;
 }
 
 optim::ScheduleConfig schedule_config(const recipe::RunConfig& run) {

@@ -15,6 +15,7 @@ layout::LayoutConfig layout_config(const recipe::RunConfig& run, int world_size)
 layout::LayoutConstraints layout_constraints(const model::ModelConfig& model);
 ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss);
 StepConfig step_config(const recipe::RunConfig& run);
+optim::StateOptions state_options(const recipe::RunConfig& run);
 optim::ScheduleConfig schedule_config(const recipe::RunConfig& run);
 at::ScalarType compute_dtype(const recipe::RunConfig& run);
 

@@ -8,11 +8,11 @@ namespace steppe::train {
 
 using memory::Category;
 
-GradientBuffer::GradientBuffer(const ops::OpContext& context, model::WeightUnit& unit,
+GradientBuffer::GradientBuffer(const ops::OpContext& context, GradientStore& store, model::WeightUnit& unit,
                                comm::Communicator& group)
-    : unit_(&unit), group_(&group) {
+    : store_(&store), unit_(&unit), group_(&group), accumulator_(store.take(unit)) {
   if (group.size() == 1) {
-    flat_ = unit.grad();
+    flat_ = accumulator_;
     return;
   }
   const memory::Scope scope(Category::kGrads);
@@ -29,23 +29,27 @@ void GradientBuffer::start_reduce(const ops::OpContext& context) {
     flat_ = wire;
   }
   const auto scratch = context.empty({flat_.numel()}, flat_.scalar_type());
-  pending_ = comm::reduce_scatter_add(*group_, unit_->grad(), flat_, scratch);
+  pending_ = comm::reduce_scatter_add(*group_, accumulator_, flat_, scratch);
 }
 
 void GradientBuffer::finish() {
   pending_.wait();
   pending_ = {};
   flat_.reset();
+  accumulator_.reset();
+  if (store_ != nullptr) store_->give_back(*unit_);
+  store_ = nullptr;
 }
 
-void reduce_over_replicas(const ops::OpContext& context, model::WeightUnit& unit) {
+void reduce_over_replicas(const ops::OpContext& context, const model::WeightUnit& unit,
+                          const at::Tensor& flat) {
   if (unit.replicas().size() == 1) return;
   const memory::Scope scope(Category::kStaging);
   const auto sum = context.empty({unit.shard_numel()}, at::kFloat);
   const auto scratch = context.empty({unit.numel()}, at::kFloat);
   kernels::fill_zero(sum);
-  comm::reduce_scatter_add(unit.replicas(), sum, unit.grad(), scratch).wait();
-  kernels::copy_cast(unit.shard().grad, sum);
+  comm::reduce_scatter_add(unit.replicas(), sum, flat, scratch).wait();
+  kernels::copy_cast(flat.narrow(0, unit.grad_shard_begin(), unit.shard_numel()), sum);
 }
 
 }  // namespace steppe::train

@@ -1,11 +1,12 @@
 // Where a sharded unit's gradients accumulate during one layer's backward. With one replica that is the
 // unit's own accumulator; otherwise a full-size fp32 buffer (category `grads`), which is then
 // reduce-scattered: in fp32, or in bf16 on the wire when the working precision is bf16, always summed in fp32
-// and rank order into the accumulator.
+// and rank order into the accumulator. The accumulator itself is the store's.
 #pragma once
 
 #include "steppe/comm/communicator.h"
 #include "steppe/model/weight_unit.h"
+#include "steppe/train/gradient_store.h"
 
 namespace steppe::train {
 
@@ -14,21 +15,25 @@ class GradientBuffer {
   GradientBuffer() = default;
   // `group`: the unit's replicas, with a queue of its own, so that sums never stand before the gathers of
   // weights.
-  GradientBuffer(const ops::OpContext& context, model::WeightUnit& unit, comm::Communicator& group);
+  GradientBuffer(const ops::OpContext& context, GradientStore& store, model::WeightUnit& unit,
+                 comm::Communicator& group);
   const at::Tensor& flat() const { return flat_; }
   // Starts the reduce-scatter; collective over the group.
   void start_reduce(const ops::OpContext& context);
-  // Finishes it and releases the buffers.
+  // Finishes it, releases the buffers, and gives the accumulator back.
   void finish();
 
  private:
+  GradientStore* store_ = nullptr;
   model::WeightUnit* unit_ = nullptr;
   comm::Communicator* group_ = nullptr;
-  at::Tensor flat_;
+  at::Tensor flat_, accumulator_;
   comm::Pending pending_;
 };
 
-// Sums a replicated unit's gradients over its replicas into this rank's shard. Once per step.
-void reduce_over_replicas(const ops::OpContext& context, model::WeightUnit& unit);
+// Sums a replicated unit's accumulators, `flat` on every replica, into this rank's shard of them. Once per
+// step.
+void reduce_over_replicas(const ops::OpContext& context, const model::WeightUnit& unit,
+                          const at::Tensor& flat);
 
 }  // namespace steppe::train

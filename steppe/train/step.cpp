@@ -30,6 +30,9 @@ Step::Step(const StepConfig& config, const model::ModelConfig& model, const layo
       groups_(groups),
       context_(context),
       weights_(weights),
+      link_(weights.state_options().on_host() ? optim::make_host_link(context) : optim::make_idle_link()),
+      gradients_(context, weights, link_),
+      optimizer_(config.adamw, config.buckets, weights.state_options(), context, link_, weights.shards()),
       frequencies_(model::rotary_frequencies(model)),
       layer_context_{context, model, groups, routing, config.dispatch} {}
 
@@ -41,10 +44,11 @@ StepResult Step::train(std::span<const data::Microbatch> micro_batches, double l
 
 StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
   const auto sizes = agree_on_sizes(layout_, groups_, model_.vocab_size, micro_batches);
-  for (auto& unit : weights_.units()) kernels::fill_zero(unit.grad());
   local_load_.assign(model_.num_hidden_layers, {});
   auto sums = make_accumulators();
+  gradients_.begin_step(sums.square_sums_U);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
+    gradients_.begin_micro_batch(m + 1 == micro_batches.size());
     const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
                                     sizes.micro_batches[m], sizes.num_targets);
     MicrobatchState state{batch, sums, offload::BoundaryStore(model_.num_hidden_layers),
@@ -54,10 +58,12 @@ StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
     h.reset();
     backward_layers(state, dh);
     begin_phase("embedding backward");
-    ops::embedding_backward(context_, *groups_.vocab, weights_.table_view(weights_.embedding().grad()), dh,
+    ops::embedding_backward(context_, *groups_.vocab,
+                            weights_.table_view(gradients_.take(weights_.embedding())), dh,
                             weights_.vocab_interval().begin, batch.embedding);
+    gradients_.give_back(weights_.embedding());
   }
-  finish_gradients(sums);
+  finish_gradients();
   StepResult result;
   result.num_tokens = sizes.num_tokens;
   result.num_targets = sizes.num_targets;
@@ -87,10 +93,11 @@ void Step::begin_phase(std::string name) {
 
 Step::Accumulators Step::make_accumulators() const {
   const memory::Scope scope(Category::kControl);
-  Accumulators sums{context_.empty({1}, at::kDouble), context_.empty({1}, at::kDouble),
+  Accumulators sums{context_.empty({1}, at::kDouble),
+                    context_.empty({static_cast<int64_t>(weights_.units().size())}, at::kDouble),
                     context_.empty({model_.num_hidden_layers + 1}, at::kLong)};
   kernels::fill_zero(sums.loss_1);
-  kernels::fill_zero(sums.square_sum_1);
+  kernels::fill_zero(sums.square_sums_U);
   kernels::fill_zero(sums.nonfinite_layers);
   return sums;
 }
@@ -103,7 +110,9 @@ model::LayerWeights Step::layer_weights(int64_t layer, const at::Tensor& dense_f
 
 model::LayerGradients Step::layer_gradients(int64_t layer, const at::Tensor& dense_flat) {
   model::LayerGradients grads{weights_.dense_views(layer, dense_flat), {}};
-  if (!model_.is_dense_layer(layer)) grads.experts = weights_.expert_gradients(layer);
+  if (!model_.is_dense_layer(layer)) {
+    grads.experts = weights_.expert_gradients(layer, gradients_.take(weights_.experts(layer)));
+  }
   return grads;
 }
 
@@ -163,7 +172,7 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
   if (sink) row_loss = context_.empty({n}, at::kFloat);
   if (training) {
     dx = context_.empty(h_nH.sizes());
-    grad_weight = weights_.table_view(weights_.head().grad());
+    grad_weight = weights_.table_view(gradients_.take(weights_.head()));
   }
   ops::vocab_loss(
       config_.loss, context_, *groups_.vocab,
@@ -173,9 +182,11 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
       {state.sums.loss_1, row_loss, dx, grad_weight});
   if (sink) sink(state.batch.row.token_ids, row_loss);
   if (!training) return {};
+  grad_weight.reset();
+  gradients_.give_back(weights_.head(), /*is_last_visit=*/!model_.tie_word_embeddings);
   const int64_t head_slot = model_.num_hidden_layers;
   kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, head_slot, 1), dx);
-  GradientBuffer grads(context_, weights_.final_norm(), *groups_.gradients);
+  GradientBuffer grads(context_, gradients_, weights_.final_norm(), *groups_.gradients);
   kernels::rms_norm_backward({.dx = dx,
                               .grad_weight = weights_.final_norm_view(grads.flat()),
                               .dy = dx,
@@ -196,10 +207,11 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
     auto gathered = std::move(next);
     if (layer > 0) next = model::GatheredUnit(context_, weights_.dense(layer - 1));
     const auto weights = layer_weights(layer, gathered.wait());
-    GradientBuffer grads(context_, weights_.dense(layer), *groups_.gradients);
+    GradientBuffer grads(context_, gradients_, weights_.dense(layer), *groups_.gradients);
     const auto h = state.boundaries.restore(layer);
     model::layer_backward(call(layer, state.batch, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
                           state.layers[layer]);
+    if (!model_.is_dense_layer(layer)) gradients_.give_back(weights_.experts(layer));
     // The previous layer's sum travelled while this one worked; it is released here, whether it was done or
     // not.
     reducing.finish();

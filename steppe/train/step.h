@@ -19,8 +19,9 @@
 #include "steppe/model/decoder_layer.h"
 #include "steppe/model/weights.h"
 #include "steppe/ops/vocab_loss/vocab_loss.h"
-#include "steppe/optim/adamw.h"
+#include "steppe/optim/optimizer.h"
 #include "steppe/train/device_batch.h"
+#include "steppe/train/gradient_store.h"
 
 namespace steppe::train {
 
@@ -31,6 +32,7 @@ struct StepConfig {
   ops::VocabLossOptions loss;
   ops::DispatchOptions dispatch;
   optim::AdamWConfig adamw;
+  optim::BucketConfig buckets;  // of an optimizer whose state lives on the host
   double max_grad_norm = 1.0;   // ≤ 0: no clipping
   double bias_update_rate = 0;  // > 0: auxiliary-loss-free balancing (Wang et al. 2024)
   bool skip_nonfinite = false;  // leave the weights alone when loss or gradient norm is not finite
@@ -70,6 +72,9 @@ class Step {
   void update(StepResult& result, double lr, int64_t step);
   StepResult train(std::span<const data::Microbatch> micro_batches, double lr, int64_t step);
 
+  // Masters and moments that live in host memory may be read and written there until the next update.
+  void wait_for_optimizer_state() { optimizer_.wait_for_state(); }
+
   EvaluationResult evaluate(std::span<const data::Microbatch> micro_batches, const TokenLossSink& sink = {});
 
  private:
@@ -77,7 +82,7 @@ class Step {
   // Device accumulators of a step, read once at its end.
   struct Accumulators {
     at::Tensor loss_1;            // fp64
-    at::Tensor square_sum_1;      // fp64
+    at::Tensor square_sums_U;     // fp64, of the gradient of each weight unit
     at::Tensor nonfinite_layers;  // int64, one per layer and one for the head
   };
 
@@ -92,7 +97,7 @@ class Step {
   // Loss of the final norm and the output projection; the gradient of h when training.
   at::Tensor head(MicrobatchState& state, const at::Tensor& h_nH, bool training, const TokenLossSink& sink);
   void backward_layers(MicrobatchState& state, const at::Tensor& dh_nH);
-  void finish_gradients(Accumulators& sums);
+  void finish_gradients();
   void collect(const Accumulators& sums, StepResult& result);
   std::string first_nonfinite_gradient();
   void count_wire_bytes();
@@ -104,6 +109,9 @@ class Step {
   comm::Groups& groups_;
   const ops::OpContext& context_;
   model::ModelWeights& weights_;
+  optim::HostLink link_;
+  GradientStore gradients_;
+  optim::Optimizer optimizer_;
   model::RotaryFrequencies frequencies_;
   model::LayerContext layer_context_;
   std::function<void()> on_phase_ = [] {};

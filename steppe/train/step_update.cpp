@@ -46,12 +46,9 @@ std::string first_nonfinite(const std::vector<std::vector<int64_t>>& counts, int
 
 }  // namespace
 
-void Step::finish_gradients(Accumulators& sums) {
+void Step::finish_gradients() {
   begin_phase("gradients over replicas");
-  for (auto& unit : weights_.units()) {
-    if (unit.kind() == model::UnitKind::kReplicated) reduce_over_replicas(context_, unit);
-    kernels::add_sum_of_squares(sums.square_sum_1, unit.shard().grad);
-  }
+  gradients_.finish();
 }
 
 // The communicators count what they send; here it goes to the counters, by purpose.
@@ -70,7 +67,10 @@ void Step::collect(const Accumulators& sums, StepResult& result) {
   const int64_t num_layers = model_.num_hidden_layers;
   Words own;
   own.push(to_host<double>(sums.loss_1)[0]);
-  own.push(to_host<double>(sums.square_sum_1)[0]);
+  double squares_of_units = 0;
+  for (const double squares_of_unit : to_host<double>(sums.square_sums_U))
+    squares_of_units += squares_of_unit;
+  own.push(squares_of_units);
   for (const int64_t count : to_host<int64_t>(sums.nonfinite_layers)) own.words.push_back(count);
   for (const auto& layer : local_load_) own.words.insert(own.words.end(), layer.begin(), layer.end());
   const auto all = groups_.control->all_gather_host(own.words);
@@ -134,10 +134,7 @@ void Step::update(StepResult& result, double lr, int64_t step) {
     return;
   }
   begin_phase("optimizer");
-  std::vector<const optim::ParameterShard*> shards;
-  for (auto& unit : weights_.units()) shards.push_back(&unit.shard());
-  optim::adamw_step(config_.adamw, {lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step},
-                    shards);
+  optimizer_.step({lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step});
   for (auto& unit : weights_.units()) unit.refresh_working();
   if (config_.bias_update_rate > 0) update_biases(result);
 }

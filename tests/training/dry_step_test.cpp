@@ -194,6 +194,22 @@ TEST(DryStep, MicroBatches) {
   }
 }
 
+TEST(DryStep, StateOnTheHost) {
+  for (const auto placement : {optim::Placement::kCpu, optim::Placement::kStream}) {
+    for (const bool host_gradients : {false, true}) {
+      auto dry = uneven_case();
+      dry.run.state.placement = placement;
+      dry.run.state.host_gradients = host_gradients;
+      dry.run.step.buckets = {5003, 2};
+      expect_dry_run_is_the_run(dry);
+      auto ranks = symmetric_case({2, 1, 1, 2});
+      ranks.run.state = dry.run.state;
+      ranks.run.step.buckets = dry.run.step.buckets;
+      expect_dry_run_is_the_run(ranks);
+    }
+  }
+}
+
 TEST(DryStep, Threads) {
   for (const int num_threads : {2, 3}) {
     auto dry = uneven_case();

@@ -1,0 +1,54 @@
+#include "steppe/optim/optimizer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "steppe/base/error.h"
+
+namespace steppe::optim {
+
+Optimizer::Optimizer(const AdamWConfig& config, const BucketConfig& buckets, const StateOptions& state,
+                     const ops::OpContext& context, HostLink& link,
+                     std::span<const ParameterShard* const> shards)
+    : config_(config), bucket_config_(buckets), state_(state), context_(context), link_(link) {
+  STEPPE_CHECK_VALUE(buckets.slots >= 1, "[optimizer] slots must be at least 1, got {}", buckets.slots);
+  buckets_ =
+      cut_into_buckets(shards, state.on_host() ? buckets.bucket_params : std::numeric_limits<int64_t>::max());
+  if (state.placement == Placement::kCpu) take_host_slots();
+}
+
+int64_t Optimizer::num_slots() const {
+  return std::min(bucket_config_.slots, num_buckets());
+}
+
+int64_t Optimizer::device_staging_bytes() const {
+  if (state_.placement != Placement::kStream) return 0;
+  const auto moments = 2 * static_cast<int64_t>(c10::elementSize(state_.moments_dtype));
+  return num_slots() * largest_bucket() *
+         ((stages_master() ? 4 : 0) + moments + (state_.host_gradients ? 4 : 0));
+}
+
+void Optimizer::step(const AdamWUpdate& update) {
+  if (buckets_.empty()) return;
+  switch (state_.placement) {
+    case Placement::kResident:
+      return step_resident(update);
+    case Placement::kCpu:
+      return step_on_cpu(update);
+    case Placement::kStream:
+      return step_streamed(update);
+  }
+}
+
+void Optimizer::step_resident(const AdamWUpdate& update) {
+  for (const auto& bucket : buckets_) {
+    for (const auto& piece : bucket.pieces) {
+      const auto& shard = *piece.shard;
+      kernels::adamw({piece.of(shard.master), piece.of(shard.m), piece.of(shard.v), piece.of(shard.grad),
+                      shard.working_is_master() ? at::Tensor{} : piece.of(shard.working)},
+                     kernel_step(config_, update, *piece.segment));
+    }
+  }
+}
+
+}  // namespace steppe::optim
