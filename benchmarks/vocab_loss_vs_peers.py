@@ -43,9 +43,9 @@ def report(result: dict) -> str:
         "# The vocabulary loss beside its peers",
         "",
         f"Loss, dx and dW of {result['tokens']} rows of {result['hidden']} against {result['vocab']} "
-        f"entries, fp32, one process, {result['threads']} threads. Medians of {result['samples']} samples, in "
-        "turns. Memory is what each takes beyond its input and both gradients: ours as allocated, theirs as the "
-        f"process grew. The three bare products take {products:.3f} s in tiles of the same size.",
+        f"entries, fp32, one process, {result['threads']} threads. Medians of {result['samples']} samples, "
+        "in turns. Memory is what each takes beyond its input and both gradients: ours as allocated, theirs "
+        f"as the process grew. The three bare products take {products:.3f} s in tiles of the same size.",
         "",
         "| | time | ÷ products | memory |",
         "|---|---|---|---|",
