@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "steppe/base/error.h"
+#include "steppe/comm/connection_lost.h"
 
 namespace steppe::launch {
 namespace {
@@ -46,6 +47,7 @@ std::optional<Failure> find_failure(c10d::Store& store) {
 }
 
 bool is_connection_loss(const std::exception& error) {
+  if (dynamic_cast<const comm::ConnectionLost*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
   const std::string_view text = error.what();
   for (const char* words : {"Connection closed by peer", "Connection reset by peer", "Connection refused",

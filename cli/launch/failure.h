@@ -31,8 +31,8 @@ Failure report_failure(c10d::Store& store, int rank, const std::string& message)
 // The failure that stands, if any. One or two round trips.
 std::optional<Failure> find_failure(c10d::Store& store);
 
-// True for what Gloo, NCCL and the store throw when a peer goes away or does not answer in time. Their
-// types say little (Gloo's are std::runtime_error), so their words decide.
+// True for what communicators and the store throw when a peer goes away or does not answer in time. Where
+// the type says little (NCCL's are std::runtime_error), the words decide.
 bool is_connection_loss(const std::exception& error);
 
 // Message without, details with the C++ backtrace that Torch's errors carry.

@@ -1,5 +1,7 @@
 #include "steppe/comm/exchange_contract.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <string_view>
 
 #include "steppe/base/error.h"
@@ -58,6 +60,19 @@ void copy_own_pair(const Communicator& group, std::span<const at::Tensor> sends,
   if (is_nothing(send) || send.const_data_ptr() == receive.const_data_ptr()) return;
   // Flat views: the two may differ in shape.
   receive.view(-1).copy_(send.view(-1), /*non_blocking=*/true);
+}
+
+std::vector<int64_t> all_gather_by_exchange(Communicator& group, std::span<const int64_t> mine) {
+  const auto length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> all(mine.size() * static_cast<size_t>(group.size()));
+  // from_blob: plain host vectors, which no ledger sees.
+  std::vector<at::Tensor> sends, receives;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    sends.push_back(at::from_blob(const_cast<int64_t*>(mine.data()), {length}, at::kLong));
+    receives.push_back(at::from_blob(all.data() + peer * length, {length}, at::kLong));
+  }
+  group.exchange(sends, receives).wait();
+  return all;
 }
 
 }  // namespace steppe::comm

@@ -1,7 +1,5 @@
 #include "steppe/comm/gloo_communicator.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -10,6 +8,7 @@
 
 #include "steppe/base/error.h"
 #include "steppe/comm/connection_lost.h"
+#include "steppe/comm/endpoint.h"
 #include "steppe/comm/exchange_contract.h"
 
 namespace steppe::comm {
@@ -20,18 +19,6 @@ using Clock = std::chrono::steady_clock;
 // Each exchange has a tag of its own, so that several under way cannot mix even if Gloo served them out of
 // turn. They are reused after a while, since Gloo keeps some state per tag.
 constexpr int kNumTags = 1 << 16;
-
-// What names the failing transfer: "[comm expert.0] rank 1 (global 5): receiving from rank 3 (global 7)".
-struct Endpoint {
-  std::string name;
-  int rank;
-  std::vector<int> ranks;
-
-  std::string describe(std::string_view verb, int peer) const {
-    return fmt::format("[comm {}] rank {} (global {}): {} rank {} (global {})", name, rank,
-                       ranks[static_cast<size_t>(rank)], verb, peer, ranks[static_cast<size_t>(peer)]);
-  }
-};
 
 // The transfers of one exchange. Each Work keeps its tensor.
 class Transfers {
@@ -133,16 +120,7 @@ Pending GlooCommunicator::exchange(std::span<const at::Tensor> sends, std::span<
 }
 
 std::vector<int64_t> GlooCommunicator::all_gather_host(std::span<const int64_t> mine) {
-  const auto length = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> all(mine.size() * static_cast<size_t>(size()));
-  // from_blob: plain host vectors, which no ledger sees.
-  std::vector<at::Tensor> sends, receives;
-  for (int peer = 0; peer < size(); ++peer) {
-    sends.push_back(at::from_blob(const_cast<int64_t*>(mine.data()), {length}, at::kLong));
-    receives.push_back(at::from_blob(all.data() + peer * length, {length}, at::kLong));
-  }
-  exchange(sends, receives).wait();
-  return all;
+  return all_gather_by_exchange(*this, mine);
 }
 
 void GlooCommunicator::barrier() {

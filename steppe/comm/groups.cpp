@@ -15,6 +15,7 @@
 #include "steppe/comm/local_communicator.h"
 #include "steppe/comm/nccl_communicator.h"
 #include "steppe/comm/shape_only_communicator.h"
+#include "steppe/comm/shared_memory_communicator.h"
 
 namespace steppe::comm {
 namespace {
@@ -100,21 +101,30 @@ Groups make_groups(const RankLayout& layout, const c10::intrusive_ptr<c10d::Stor
                    std::chrono::milliseconds timeout, bool cuda) {
   const at::DeviceType device = cuda ? at::kCUDA : at::kCPU;
   GlooOptions options{.timeout = timeout};
+  bool shared_memory = false;
   c10::intrusive_ptr<c10d::Store> names;
   if (layout.world_size() > 1) {
     STEPPE_CHECK_VALUE(store.defined(), "[comm] {} ranks need a store to meet at, got none",
                        layout.world_size());
     names = fresh_names(layout, store);
     options.loopback = agree_on_loopback(layout, *names, timeout);
+    shared_memory =
+        options.loopback && ranks_share_memory(layout.rank(), layout.world_size(), *names, timeout);
   }
   return make_all(layout, [&](Membership member) -> std::unique_ptr<Communicator> {
     const bool carries_tensors = member.name != "control";
     if (member.ranks.size() == 1) {
       return std::make_unique<LocalCommunicator>(member.name, carries_tensors ? device : at::kCPU);
     }
-    auto gloo = std::make_unique<GlooCommunicator>(member.name, member.rank, member.ranks, names, options);
-    if (!cuda || !carries_tensors) return gloo;
-    return make_nccl_communicator(std::move(gloo), names, timeout);
+    std::unique_ptr<Communicator> host;
+    if (shared_memory) {
+      host =
+          std::make_unique<SharedMemoryCommunicator>(member.name, member.rank, member.ranks, names, timeout);
+    } else {
+      host = std::make_unique<GlooCommunicator>(member.name, member.rank, member.ranks, names, options);
+    }
+    if (!cuda || !carries_tensors) return host;
+    return make_nccl_communicator(std::move(host), names, timeout);
   });
 }
 

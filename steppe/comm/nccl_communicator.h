@@ -10,7 +10,7 @@
 
 namespace steppe::comm {
 
-// `host` is the same group over Gloo; name, rank and size are taken from it. Tensors are on the current CUDA
+// `host` is the same group among CPUs; name, rank and size are taken from it. Tensors are on the current CUDA
 // device. wait() makes the current stream wait, not the host; a failure or a timeout is noticed by the
 // process group's watchdog. Throws ValueError in a build without CUDA.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host,

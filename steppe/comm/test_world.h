@@ -12,18 +12,25 @@
 #include "steppe/comm/gloo_communicator.h"
 #include "steppe/comm/local_communicator.h"
 #include "steppe/comm/rank_threads.h"
+#include "steppe/comm/shared_memory_communicator.h"
 
 namespace steppe::comm {
 
 inline constexpr int kWorldSizes[] = {1, 2, 3, 4, 7};
 
+enum class Transport { kSharedMemory, kGloo };
+
 inline std::unique_ptr<Communicator> make_world(int rank, int world_size,
                                                 const c10::intrusive_ptr<c10d::Store>& store,
                                                 std::chrono::milliseconds timeout = std::chrono::seconds(60),
-                                                std::string name = "world") {
+                                                std::string name = "world",
+                                                Transport transport = Transport::kSharedMemory) {
   if (world_size == 1) return std::make_unique<LocalCommunicator>(std::move(name), at::kCPU);
   std::vector<int> ranks(static_cast<size_t>(world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
+  if (transport == Transport::kSharedMemory) {
+    return std::make_unique<SharedMemoryCommunicator>(std::move(name), rank, ranks, store, timeout);
+  }
   return std::make_unique<GlooCommunicator>(std::move(name), rank, ranks, store,
                                             GlooOptions{.timeout = timeout, .loopback = true});
 }
