@@ -88,18 +88,23 @@ void gather_values(const at::Tensor& out, const at::Tensor& values, const at::Te
   const char* place = "gather_values";
   check_device(values, out, place, "values");
   check_dtype(values, out.scalar_type(), place, "values");
-  check_contiguous(out, place, "out");
-  check_contiguous(values, place, "values");
+  STEPPE_CHECK_VALUE(out.dim() == 1 && values.dim() == 1,
+                     "[{}] out and values must both have 1 dim, got {} and {}", place, out.dim(),
+                     values.dim());
   check_index(index, out.numel(), out, place, "index");
   const int64_t bytes = out.element_size();
   STEPPE_CHECK_VALUE(bytes == 2 || bytes == 4 || bytes == 8,
                      "[{}] elements must have 2, 4 or 8 bytes, got {}", place, bytes);
   if (out.is_meta() || out.numel() == 0) return;
-  const int32_t* at_index = index.const_data_ptr<int32_t>();
-  if (out.is_cuda())
-    return cuda::gather_values(out.mutable_data_ptr(), values.const_data_ptr(), at_index, out.numel(), bytes,
-                               current_cuda_stream(out));
-  cpu::gather_values(out.mutable_data_ptr(), values.const_data_ptr(), at_index, out.numel(), bytes);
+  const GatherValues args{.out = out.mutable_data_ptr(),
+                          .values = values.const_data_ptr(),
+                          .index = index.const_data_ptr<int32_t>(),
+                          .n = out.numel(),
+                          .element_bytes = bytes,
+                          .out_stride = out.stride(0),
+                          .values_stride = values.stride(0)};
+  if (out.is_cuda()) return cuda::gather_values(args, current_cuda_stream(out));
+  cpu::gather_values(args);
 }
 
 void combine_rows(const at::Tensor& y_NH, const at::Tensor& rows_RH, const at::Tensor& slot_of_route,

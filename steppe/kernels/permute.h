@@ -1,6 +1,6 @@
 // Moving rows between token order and route order. Fill given tensors, return at once on `meta`, allocate
 // nothing on the device. A route is (token t, listing j), numbered t·k + j. Fixed order everywhere: the same
-// bits on every run. Matrices may have a stride between rows; vectors and ids are contiguous. Rows are moved
+// bits on every run. Matrices may have a stride between rows; ids and indices are contiguous. Rows are moved
 // as bytes, any dtype.
 #pragma once
 
@@ -25,7 +25,7 @@ void gather_rows_of_routes(const at::Tensor& out_RH, const at::Tensor& x_NH, con
                            int64_t k);
 
 // out[i] = values[index[i]]: to slots with route_of_slot, and back to routes with slot_of_route. Elements of
-// 2, 4 or 8 bytes.
+// 2, 4 or 8 bytes; out and values may have a stride: a column of packed rows.
 void gather_values(const at::Tensor& out, const at::Tensor& values, const at::Tensor& index);
 
 // y [N, H] row t = (add ? y : 0) + Σ_j rows[slot_of_route[t·k + j]], j ascending, summed in fp32 and rounded

@@ -23,6 +23,14 @@ struct ByteRows {
   int64_t row = 0, out_stride = 0, in_stride = 0;
 };
 
+// Strides in elements.
+struct GatherValues {
+  void* out = nullptr;
+  const void* values = nullptr;
+  const int32_t* index = nullptr;
+  int64_t n = 0, element_bytes = 4, out_stride = 1, values_stride = 1;
+};
+
 struct CombineRows {
   void* y = nullptr;
   const void* rows = nullptr;
@@ -38,7 +46,7 @@ namespace cpu {
 int64_t sort_routes(const SortRoutes& args);
 // out row i = in row index[i] / divisor
 void gather_rows(const ByteRows& rows, const int32_t* index, int64_t num_rows, int64_t divisor);
-void gather_values(void* out, const void* values, const int32_t* index, int64_t n, int64_t element_bytes);
+void gather_values(const GatherValues& args);
 void combine_rows(const CombineRows& args);
 void copy_row_blocks(const ByteRows& rows, std::span<const RowBlock> blocks);
 }  // namespace cpu
@@ -46,8 +54,7 @@ void copy_row_blocks(const ByteRows& rows, std::span<const RowBlock> blocks);
 namespace cuda {
 void sort_routes(const SortRoutes& args, void* stream);
 void gather_rows(const ByteRows& rows, const int32_t* index, int64_t num_rows, int64_t divisor, void* stream);
-void gather_values(void* out, const void* values, const int32_t* index, int64_t n, int64_t element_bytes,
-                   void* stream);
+void gather_values(const GatherValues& args, void* stream);
 void combine_rows(const CombineRows& args, void* stream);
 void copy_row_blocks(const ByteRows& rows, std::span<const RowBlock> blocks, void* stream);
 }  // namespace cuda

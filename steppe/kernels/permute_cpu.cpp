@@ -11,9 +11,12 @@ namespace steppe::kernels::cpu {
 namespace {
 
 template <class T>
-void gather(T* out, const T* values, const int32_t* index, int64_t n) {
-  parallel_ranges(n, grain_of(1), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = values[index[i]];
+void gather(const GatherValues& args) {
+  T* out = static_cast<T*>(args.out);
+  const T* values = static_cast<const T*>(args.values);
+  parallel_ranges(args.n, grain_of(1), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      out[i * args.out_stride] = values[args.index[i] * args.values_stride];
   });
 }
 
@@ -77,13 +80,13 @@ void gather_rows(const ByteRows& rows, const int32_t* index, int64_t num_rows, i
   });
 }
 
-void gather_values(void* out, const void* values, const int32_t* index, int64_t n, int64_t element_bytes) {
-  if (element_bytes == 2)
-    gather(static_cast<uint16_t*>(out), static_cast<const uint16_t*>(values), index, n);
-  else if (element_bytes == 4)
-    gather(static_cast<uint32_t*>(out), static_cast<const uint32_t*>(values), index, n);
+void gather_values(const GatherValues& args) {
+  if (args.element_bytes == 2)
+    gather<uint16_t>(args);
+  else if (args.element_bytes == 4)
+    gather<uint32_t>(args);
   else
-    gather(static_cast<uint64_t*>(out), static_cast<const uint64_t*>(values), index, n);
+    gather<uint64_t>(args);
 }
 
 void combine_rows(const CombineRows& args) {

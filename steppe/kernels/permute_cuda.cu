@@ -95,16 +95,17 @@ void with_word(const ByteRows& rows, const Body& body) {
 }
 
 template <class W>
-__global__ void gather_values_kernel(W* out, const W* values, const int32_t* index, int64_t n) {
+__global__ void gather_values_kernel(GatherValues args) {
   const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i < n) out[i] = values[index[i]];
+  if (i < args.n)
+    static_cast<W*>(args.out)[i * args.out_stride] =
+        static_cast<const W*>(args.values)[args.index[i] * args.values_stride];
 }
 
 template <class W>
-void gather_values_of(void* out, const void* values, const int32_t* index, int64_t n, cudaStream_t stream) {
-  const int blocks = static_cast<int>((n + kThreads - 1) / kThreads);
-  gather_values_kernel<W>
-      <<<blocks, kThreads, 0, stream>>>(static_cast<W*>(out), static_cast<const W*>(values), index, n);
+void gather_values_of(const GatherValues& args, cudaStream_t stream) {
+  const int blocks = static_cast<int>((args.n + kThreads - 1) / kThreads);
+  gather_values_kernel<W><<<blocks, kThreads, 0, stream>>>(args);
 }
 
 // One block per token; every thread sums its columns over the listings in order.
@@ -145,15 +146,14 @@ void gather_rows(const ByteRows& rows, const int32_t* index, int64_t num_rows, i
   check_launch("gather_rows_of_routes");
 }
 
-void gather_values(void* out, const void* values, const int32_t* index, int64_t n, int64_t element_bytes,
-                   void* stream) {
+void gather_values(const GatherValues& args, void* stream) {
   const auto s = static_cast<cudaStream_t>(stream);
-  if (element_bytes == 2)
-    gather_values_of<uint16_t>(out, values, index, n, s);
-  else if (element_bytes == 4)
-    gather_values_of<uint32_t>(out, values, index, n, s);
+  if (args.element_bytes == 2)
+    gather_values_of<uint16_t>(args, s);
+  else if (args.element_bytes == 4)
+    gather_values_of<uint32_t>(args, s);
   else
-    gather_values_of<uint64_t>(out, values, index, n, s);
+    gather_values_of<uint64_t>(args, s);
   check_launch("gather_values");
 }
 

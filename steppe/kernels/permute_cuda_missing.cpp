@@ -9,7 +9,7 @@ void sort_routes(const SortRoutes&, void*) {
 void gather_rows(const ByteRows&, const int32_t*, int64_t, int64_t, void*) {
   throw_missing("gather_rows");
 }
-void gather_values(void*, const void*, const int32_t*, int64_t, int64_t, void*) {
+void gather_values(const GatherValues&, void*) {
   throw_missing("gather_values");
 }
 void combine_rows(const CombineRows&, void*) {

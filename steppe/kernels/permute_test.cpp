@@ -83,6 +83,13 @@ TEST(Permute, GathersRowsAndValues) {
         EXPECT_TRUE(at::equal(there, values.index_select(0, s.route_of_slot)));
         gather_values(back, there, s.slot_of_route);
         EXPECT_TRUE(at::equal(back, values));
+        // Into a column of wider rows, and out of one.
+        const auto wide = at::zeros({tokens * k, 5}, values.options());
+        gather_values(wide.select(1, 3), values, s.route_of_slot);
+        EXPECT_TRUE(at::equal(wide.select(1, 3), there));
+        EXPECT_TRUE(wide.narrow(1, 0, 3).eq(0).all().item<bool>());
+        gather_values(back.zero_(), wide.select(1, 3), s.slot_of_route);
+        EXPECT_TRUE(at::equal(back, values));
       }
 }
 
@@ -185,6 +192,7 @@ TEST(Permute, MetaReturnsAndMistakesAreNamed) {
 
   EXPECT_THROW(copy_row_blocks(x, rows, outside), ValueError);
   EXPECT_THROW(gather_rows_of_routes(rows, x, routes.narrow(0, 0, 7), 2), ValueError);
+  EXPECT_THROW(gather_values(rows, rows, routes), ValueError);
   EXPECT_THROW(combine_rows(x, rows, routes, 3, true), ValueError);
   EXPECT_THROW(combine_rows(x.to(at::kBFloat16), rows, routes, 2, true), ValueError);
   EXPECT_THROW(combine_rows(x, rows.narrow(1, 0, 5), routes, 2, true), ValueError);

@@ -38,13 +38,28 @@ void check_row_values(const at::Tensor& v, const at::Tensor& gate_up, std::strin
                      gate_up.size(0), v.numel());
 }
 
+SwigluShape check_shape(const SwigluOptions& options, const at::Tensor& gate_up, std::string_view place) {
+  const auto& bias = options.bias_2I;
+  SwigluShape shape{options.form};
+  if (!bias.defined()) return shape;
+  check_device(bias, gate_up, place, "bias");
+  check_dtype(bias, gate_up.scalar_type(), place, "bias");
+  check_contiguous(bias, place, "bias");
+  STEPPE_CHECK_VALUE(bias.numel() == gate_up.size(1), "[{}] bias must have {} elements, got {}", place,
+                     gate_up.size(1), bias.numel());
+  if (!bias.is_meta()) shape.bias = bias.const_data_ptr();
+  return shape;
+}
+
 }  // namespace
 
-void swiglu_forward(const at::Tensor& a_RI, const at::Tensor& gate_up_R2I, const at::Tensor& row_weight_R) {
+void swiglu_forward(const at::Tensor& a_RI, const at::Tensor& gate_up_R2I, const at::Tensor& row_weight_R,
+                    const SwigluOptions& options) {
   constexpr std::string_view kPlace = "swiglu_forward";
   const Strides strides = check_rows(gate_up_R2I, a_RI, kPlace, "a");
   check_row_values(row_weight_R, gate_up_R2I, kPlace, "row_weight");
   const Element element = element_of(gate_up_R2I, kPlace, "gate_up");
+  const SwigluShape shape = check_shape(options, gate_up_R2I, kPlace);
   if (a_RI.is_meta() || a_RI.numel() == 0) return;
   const SwigluForward raw{
       .a = a_RI.data_ptr(),
@@ -55,18 +70,21 @@ void swiglu_forward(const at::Tensor& a_RI, const at::Tensor& gate_up_R2I, const
       .columns = a_RI.size(1),
       .a_stride = strides.narrow,
       .gate_up_stride = strides.gate_up,
+      .shape = shape,
   };
   if (a_RI.is_cuda()) return cuda::swiglu_forward(raw, current_cuda_stream(a_RI));
   cpu::swiglu_forward(raw);
 }
 
 void swiglu_backward_inplace(const at::Tensor& gate_up_R2I, const at::Tensor& da_RI,
-                             const at::Tensor& row_weight_R, const at::Tensor& grad_row_weight_R) {
+                             const at::Tensor& row_weight_R, const at::Tensor& grad_row_weight_R,
+                             const SwigluOptions& options) {
   constexpr std::string_view kPlace = "swiglu_backward_inplace";
   const Strides strides = check_rows(gate_up_R2I, da_RI, kPlace, "da");
   check_row_values(row_weight_R, gate_up_R2I, kPlace, "row_weight");
   check_row_values(grad_row_weight_R, gate_up_R2I, kPlace, "grad_row_weight");
   const Element element = element_of(gate_up_R2I, kPlace, "gate_up");
+  const SwigluShape shape = check_shape(options, gate_up_R2I, kPlace);
   if (da_RI.is_meta() || da_RI.size(0) == 0) return;
   const SwigluBackward raw{
       .gate_up = gate_up_R2I.data_ptr(),
@@ -78,6 +96,7 @@ void swiglu_backward_inplace(const at::Tensor& gate_up_R2I, const at::Tensor& da
       .columns = da_RI.size(1),
       .gate_up_stride = strides.gate_up,
       .da_stride = strides.narrow,
+      .shape = shape,
   };
   if (da_RI.is_cuda()) return cuda::swiglu_backward(raw, current_cuda_stream(da_RI));
   cpu::swiglu_backward(raw);

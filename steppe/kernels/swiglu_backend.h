@@ -4,8 +4,16 @@
 #include <cstdint>
 
 #include "steppe/kernels/element.h"
+#include "steppe/kernels/swiglu_form.h"
 
 namespace steppe::kernels {
+
+// The form, and the bias [2·columns] that is added first.
+struct SwigluShape {
+  SwigluForm form{};
+  const void* bias = nullptr;  // null: 0
+  bool plain() const { return bias == nullptr && form == SwigluForm{}; }
+};
 
 struct SwigluForward {
   void* a = nullptr;
@@ -13,6 +21,7 @@ struct SwigluForward {
   const float* row_weight = nullptr;  // null: 1
   Element element = Element::kFloat32;
   int64_t rows = 0, columns = 0, a_stride = 0, gate_up_stride = 0;
+  SwigluShape shape{};
 };
 
 struct SwigluBackward {
@@ -21,6 +30,7 @@ struct SwigluBackward {
   float* grad_row_weight = nullptr;   // null: not wanted
   Element element = Element::kFloat32;
   int64_t rows = 0, columns = 0, gate_up_stride = 0, da_stride = 0;
+  SwigluShape shape{};
 };
 
 namespace cpu {

@@ -22,6 +22,24 @@ __device__ float sigmoid(float x) {
   return 1.f / (1.f + expf(-x));
 }
 
+// Gate and up as the activation sees them, and whether each still depends on its input.
+struct Gated {
+  float gate, up;
+  bool gate_moves, up_moves;
+};
+
+template <class T>
+__device__ Gated gated(const T* gate, const T* up, const SwigluShape& shape, int64_t columns, int64_t c) {
+  float g = to_float(gate[c]), u = to_float(up[c]);
+  if (shape.bias != nullptr) {
+    const T* bias = static_cast<const T*>(shape.bias);
+    g += to_float(bias[c]), u += to_float(bias[columns + c]);
+  }
+  const float limit = shape.form.limit;
+  return {fminf(g, limit), fminf(fmaxf(u, -limit), limit) + shape.form.up_offset, g <= limit,
+          u >= -limit && u <= limit};
+}
+
 template <class T>
 __global__ void forward_kernel(SwigluForward args) {
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
@@ -30,8 +48,9 @@ __global__ void forward_kernel(SwigluForward args) {
     T* a = static_cast<T*>(args.a) + row * args.a_stride;
     const float weight = args.row_weight != nullptr ? args.row_weight[row] : 1.f;
     for (int64_t c = threadIdx.x; c < args.columns; c += kThreads) {
-      const float g = to_float(gate[c]);
-      a[c] = from_float<T>(g * sigmoid(g) * to_float(up[c]) * weight);
+      const Gated at = gated(gate, up, args.shape, args.columns, c);
+      const float s = sigmoid(at.gate * args.shape.form.gate_scale);
+      a[c] = from_float<T>(at.gate * s * at.up * weight);
     }
   }
 }
@@ -46,11 +65,13 @@ __global__ void backward_kernel(SwigluBackward args) {
     const float weight = args.row_weight != nullptr ? args.row_weight[row] : 1.f;
     float along_weight = 0;
     for (int64_t c = threadIdx.x; c < args.columns; c += kThreads) {
-      const float g = to_float(gate[c]), u = to_float(up[c]), d = to_float(da[c]);
-      const float s = sigmoid(g), silu = g * s, activation = silu * u, weighted = d * weight;
+      const Gated at = gated(gate, up, args.shape, args.columns, c);
+      const float scale = args.shape.form.gate_scale, d = to_float(da[c]);
+      const float s = sigmoid(at.gate * scale), glu = at.gate * s, activation = glu * at.up,
+                  weighted = d * weight;
       along_weight += d * activation;
-      up[c] = from_float<T>(weighted * silu);
-      gate[c] = from_float<T>(weighted * u * (s + silu * (1.f - s)));
+      up[c] = from_float<T>(at.up_moves ? weighted * glu : 0.f);
+      gate[c] = from_float<T>(at.gate_moves ? weighted * at.up * (s + glu * scale * (1.f - s)) : 0.f);
       da[c] = from_float<T>(activation * weight);
     }
     if (args.grad_row_weight == nullptr) continue;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "steppe/base/error.h"
+#include "steppe/kernels/row_bias.h"
 #include "steppe/kernels/swiglu.h"
 #include "steppe/memory/scope.h"
 #include "steppe/ops/expert_mlp/tiles.h"
@@ -29,6 +30,14 @@ ExpertWorkspace workspace(const OpContext& context, const ExpertRows& rows, int6
   STEPPE_ASSERT(given.act_TI.size(0) >= most, "[expert_mlp] a workspace of {} rows for a tile of {}",
                 given.act_TI.size(0), most);
   return given;
+}
+
+at::Tensor of_expert(const at::Tensor& biases, int64_t expert) {
+  return biases.defined() ? biases.select(0, expert) : biases;
+}
+
+kernels::SwigluOptions activation(const ExpertWeights& weights, int64_t expert) {
+  return {weights.form, of_expert(weights.gate_up_bias_E2I, expert)};
 }
 
 // Calls use(segment, rows of the segment within the tile's buffers).
@@ -59,9 +68,13 @@ void expert_mlp_forward(const OpContext& context, const at::Tensor& y_RH, const 
       const auto part = gate_up.narrow(0, at, s.rows);
       product(context, FlopKind::kExpert, part, rows.x_RH.narrow(0, s.begin, s.rows),
               weights.gate_up_E2IH.select(0, s.expert).t());
-      kernels::swiglu_forward(act.narrow(0, at, s.rows), part, rows.weight_R.narrow(0, s.begin, s.rows));
-      product(context, FlopKind::kExpert, y_RH.narrow(0, s.begin, s.rows), act.narrow(0, at, s.rows),
+      const auto w = rows.weight_R.narrow(0, s.begin, s.rows);
+      const auto y = y_RH.narrow(0, s.begin, s.rows);
+      kernels::swiglu_forward(act.narrow(0, at, s.rows), part, w, activation(weights, s.expert));
+      product(context, FlopKind::kExpert, y, act.narrow(0, at, s.rows),
               weights.down_EHI.select(0, s.expert).t());
+      if (weights.down_bias_EH.defined())
+        kernels::add_row_bias(y, weights.down_bias_EH.select(0, s.expert), w);
     });
   }
 }
@@ -85,8 +98,14 @@ void expert_mlp_backward(const OpContext& context, const ExpertBackward& args) {
       if (!kept)
         product(context, FlopKind::kExpert, gu, x, args.weights.gate_up_E2IH.select(0, s.expert).t());
       product(context, FlopKind::kExpert, a, dy, args.weights.down_EHI.select(0, s.expert));
-      kernels::swiglu_backward_inplace(gu, a, rows.weight_R.narrow(0, s.begin, s.rows),
-                                       args.dweight_R.narrow(0, s.begin, s.rows));
+      const auto w = rows.weight_R.narrow(0, s.begin, s.rows), dw = args.dweight_R.narrow(0, s.begin, s.rows);
+      kernels::swiglu_backward_inplace(gu, a, w, dw, activation(args.weights, s.expert));
+      if (args.weights.gate_up_bias_E2I.defined())
+        kernels::add_column_sums(args.grads.gate_up_bias_E2I.select(0, s.expert), gu, {});
+      if (args.weights.down_bias_EH.defined()) {
+        kernels::add_row_dots(dw, dy, args.weights.down_bias_EH.select(0, s.expert));
+        kernels::add_column_sums(args.grads.down_bias_EH.select(0, s.expert), dy, w);
+      }
       product_accumulate(context, FlopKind::kExpert, args.grads.down_EHI.select(0, s.expert), dy.t(), a);
       product_accumulate(context, FlopKind::kExpert, args.grads.gate_up_E2IH.select(0, s.expert), gu.t(), x);
       product(context, FlopKind::kExpert, dy, gu, args.weights.gate_up_E2IH.select(0, s.expert));

@@ -1,30 +1,35 @@
 // SwiGLU experts on whatever rows arrive, grouped by expert; every size comes from the host.
-//   a = silu(x·W_gᵀ) ∘ (x·W_uᵀ) · w,   y = a·W_dᵀ
-// The routing weight w multiplies the activation before the down projection, so that its gradient needs
-// neither the output nor a second down projection: dw = ⟨a/w, dy·W_d⟩.
+//   a = silu(x·W_gᵀ + b_g) ∘ (x·W_uᵀ + b_u) · w,   y = a·W_dᵀ + w·b_d
+// or with the clamped form of gpt-oss in place of silu and product (kernels/swiglu_form.h). The routing
+// weight w multiplies the activation before the down projection, so that its gradient needs neither the
+// output nor a second down projection: dw = ⟨a/w, dy·W_d⟩ + ⟨b_d, dy⟩.
 //
 // Rows [R, H] are ordered by expert; rows_of_expert (host, one entry per local expert) says how many each
-// has; zero is ordinary. gate_up [E_l, 2I, H], down [E_l, H, I]; gradients fp32 of the same shapes,
-// accumulated. Work happens in tiles of whole experts or parts of one: a tile has at most tile_rows rows (0:
-// all rows are one tile). Allocates one tile of [·, 2I] and one of [·, I] values in category `expert`; with
-// bf16 also one expert's weight gradient. Floating-point work in units of one R×H×I product: forward 3,
-// backward 2 (gate and up again, unless kept) + 6. Deterministic. No host sync, no communication. CPU: a loop
-// over experts. CUDA: ATen's grouped product for bf16.
+// has; zero is ordinary. gate_up [E_l, 2I, H], down [E_l, H, I], biases [E_l, 2I] and [E_l, H] or undefined;
+// gradients fp32 of the same shapes, accumulated. Work happens in tiles of whole experts or parts of one: a
+// tile has at most tile_rows rows (0: all rows are one tile). Allocates one tile of [·, 2I] and one of [·, I]
+// values in category `expert`; with bf16 also one expert's weight gradient. Floating-point work in units of
+// one R×H×I product: forward 3, backward 2 (gate and up again, unless kept) + 6. Deterministic. No host sync,
+// no communication. A loop over experts on every device.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "steppe/kernels/swiglu_form.h"
 #include "steppe/ops/context.h"
 
 namespace steppe::ops {
 
 struct ExpertWeights {
   at::Tensor gate_up_E2IH, down_EHI;
+  at::Tensor gate_up_bias_E2I{}, down_bias_EH{};  // undefined: none
+  kernels::SwigluForm form{};
 };
 
 struct ExpertGradients {  // fp32, accumulated
   at::Tensor gate_up_E2IH, down_EHI;
+  at::Tensor gate_up_bias_E2I{}, down_bias_EH{};
 };
 
 // Room for one tile of at least as many rows as the call's largest.

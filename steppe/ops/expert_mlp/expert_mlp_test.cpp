@@ -33,22 +33,34 @@ struct Inputs {
   int64_t num_rows() const { return x_RH.size(0); }
 };
 
-Inputs make_inputs(const std::vector<int64_t>& rows_of_expert, at::ScalarType dtype) {
+enum class Form { kPlain, kBiased, kClamped };  // clamped: biased too
+
+Inputs make_inputs(const std::vector<int64_t>& rows_of_expert, at::ScalarType dtype,
+                   Form form = Form::kPlain) {
   at::manual_seed(static_cast<uint64_t>(rows_of_expert.size()) * 1000 + 7);
   const int64_t rows = std::accumulate(rows_of_expert.begin(), rows_of_expert.end(), int64_t{0});
   const auto experts = static_cast<int64_t>(rows_of_expert.size());
   const double over_hidden = 1 / std::sqrt(kHidden), over_intermediate = 1 / std::sqrt(kIntermediate);
-  return {rows_of_expert,
-          at::randn({rows, kHidden}).to(dtype),
-          at::rand({rows}),
-          at::randn({rows, kHidden}).to(dtype),
-          {(at::randn({experts, 2 * kIntermediate, kHidden}) * over_hidden).to(dtype),
-           (at::randn({experts, kHidden, kIntermediate}) * over_intermediate).to(dtype)}};
+  Inputs in{rows_of_expert,
+            at::randn({rows, kHidden}).to(dtype),
+            at::rand({rows}),
+            at::randn({rows, kHidden}).to(dtype),
+            {(at::randn({experts, 2 * kIntermediate, kHidden}) * over_hidden).to(dtype),
+             (at::randn({experts, kHidden, kIntermediate}) * over_intermediate).to(dtype)}};
+  if (form == Form::kPlain) return in;
+  in.weights.gate_up_bias_E2I = at::randn({experts, 2 * kIntermediate}).to(dtype);
+  in.weights.down_bias_EH = at::randn({experts, kHidden}).to(dtype);
+  if (form == Form::kBiased) return in;
+  in.weights.form = kernels::kClampedSwiglu;
+  // Many values beyond the limit of 7; in bf16 they stay within, where rounding cannot carry them across.
+  in.x_RH.mul_(dtype == at::kFloat ? 6 : 1);
+  return in;
 }
 
 ExpertMlpReference reference_of(const Inputs& in) {
-  return expert_mlp_reference(in.x_RH, in.weight_R, in.rows_of_expert, in.weights.gate_up_E2IH,
-                              in.weights.down_EHI, in.dy_RH);
+  const auto& w = in.weights;
+  return expert_mlp_reference({in.x_RH, in.weight_R, in.rows_of_expert, w.gate_up_E2IH, w.down_EHI, in.dy_RH,
+                               w.gate_up_bias_E2I, w.down_bias_EH, w.form == kernels::kClampedSwiglu});
 }
 
 // Relative to the largest value. Each tensor on the way is rounded once to the working dtype: gate and up
@@ -96,8 +108,11 @@ void run_backward(const OpContext& context, const Inputs& in, const Variant& var
   out.dx_RH = in.dy_RH.clone();
   out.dweight_R = at::full_like(in.weight_R, 99);
   const auto fp32 = in.x_RH.options().dtype(at::kFloat);
-  out.grads = {at::full(in.weights.gate_up_E2IH.sizes(), grads_start, fp32),
-               at::full(in.weights.down_EHI.sizes(), grads_start, fp32)};
+  const auto start = [&](const at::Tensor& weight) {
+    return weight.defined() ? at::full(weight.sizes(), grads_start, fp32) : weight;
+  };
+  out.grads = {start(in.weights.gate_up_E2IH), start(in.weights.down_EHI), start(in.weights.gate_up_bias_E2I),
+               start(in.weights.down_bias_EH)};
   expert_mlp_backward(context, {out.dx_RH,
                                 out.dweight_R,
                                 {in.x_RH, in.weight_R, in.rows_of_expert},
@@ -116,36 +131,56 @@ Outputs run_both(const Inputs& in, const Variant& variant, double grads_start = 
   return out;
 }
 
+void expect_agreement(const Inputs& in, at::ScalarType dtype) {
+  const auto want = reference_of(in);
+  const int64_t hidden = kHidden, inner = kIntermediate, rows = in.num_rows();
+  for (const auto& variant : variants_of(dtype)) {
+    SCOPED_TRACE(fmt::format("{} rows of {} experts, tiles of {}, in place {}, kept {}", rows,
+                             in.rows_of_expert.size(), variant.tile_rows, variant.in_place, variant.keep));
+    const auto got = run_both(in, variant, 0.5);
+    const auto compare = [&](const at::Tensor& is, const at::Tensor& should_be, int64_t length) {
+      EXPECT_LE(kernels::relative_error(is, should_be), bound(dtype, length));
+    };
+    compare(got.y_RH, want.y_RH, hidden + inner);
+    compare(got.dx_RH, want.dx_RH, 2 * hidden + 2 * inner);
+    compare(got.dweight_R, want.dweight_R, 2 * hidden + inner);
+    compare(got.grads.gate_up_E2IH, want.dgate_up_E2IH + 0.5, 2 * hidden + rows);
+    compare(got.grads.down_EHI, want.ddown_EHI + 0.5, 2 * hidden + rows);
+    if (!in.weights.down_bias_EH.defined()) continue;
+    compare(got.grads.gate_up_bias_E2I, want.dgate_up_bias_E2I + 0.5, 2 * hidden + rows);
+    compare(got.grads.down_bias_EH, want.ddown_bias_EH + 0.5, 2 * hidden + rows);
+  }
+}
+
 TEST(ExpertMlp, AgreesWithTheOracle) {
   for (const auto dtype : kDtypes)
-    for (const auto& rows_of_expert : kRowsOfExpert) {
-      const auto in = make_inputs(rows_of_expert, dtype);
-      const auto want = reference_of(in);
-      const int64_t hidden = kHidden, inner = kIntermediate, rows = in.num_rows();
-      for (const auto& variant : variants_of(dtype)) {
-        SCOPED_TRACE(fmt::format("{} rows of {} experts, tiles of {}, in place {}, kept {}", rows,
-                                 rows_of_expert.size(), variant.tile_rows, variant.in_place, variant.keep));
-        const auto got = run_both(in, variant, 0.5);
-        EXPECT_LE(kernels::relative_error(got.y_RH, want.y_RH), bound(dtype, hidden + inner));
-        EXPECT_LE(kernels::relative_error(got.dx_RH, want.dx_RH), bound(dtype, 2 * hidden + 2 * inner));
-        EXPECT_LE(kernels::relative_error(got.dweight_R, want.dweight_R), bound(dtype, 2 * hidden + inner));
-        EXPECT_LE(kernels::relative_error(got.grads.gate_up_E2IH, want.dgate_up_E2IH + 0.5),
-                  bound(dtype, 2 * hidden + rows));
-        EXPECT_LE(kernels::relative_error(got.grads.down_EHI, want.ddown_EHI + 0.5),
-                  bound(dtype, 2 * hidden + rows));
-      }
-    }
+    for (const auto& rows_of_expert : kRowsOfExpert)
+      expect_agreement(make_inputs(rows_of_expert, dtype), dtype);
+}
+
+TEST(ExpertMlp, WithBiasesAndClampedAgreesWithTheOracle) {
+  for (const auto form : {Form::kBiased, Form::kClamped})
+    for (const auto dtype : kDtypes)
+      for (const auto& rows_of_expert : kRowsOfExpert)
+        expect_agreement(make_inputs(rows_of_expert, dtype, form), dtype);
+}
+
+TEST(ExpertMlp, ClampedValuesReachTheLimit) {
+  const auto in = make_inputs({40, 2}, at::kFloat, Form::kClamped);
+  const auto gate_up = in.x_RH.narrow(0, 0, 40).mm(in.weights.gate_up_E2IH[0].t());
+  EXPECT_GT(gate_up.abs().gt(8).sum().item<int64_t>(), 50);
 }
 
 TEST(ExpertMlp, AWeightOfZeroHasAGradient) {
-  auto in = make_inputs({5, 3}, at::kFloat);
+  auto in = make_inputs({5, 3}, at::kFloat, Form::kClamped);
   in.weight_R.zero_();
   const auto want = reference_of(in);
   ASSERT_GT(want.dweight_R.abs().min().item<double>(), 0);
   const auto got = run_both(in, {});
   EXPECT_LE(kernels::relative_error(got.dweight_R, want.dweight_R),
             bound(at::kFloat, 2 * kHidden + kIntermediate));
-  for (const auto& zero : {got.y_RH, got.dx_RH, got.grads.gate_up_E2IH, got.grads.down_EHI})
+  for (const auto& zero : {got.y_RH, got.dx_RH, got.grads.gate_up_E2IH, got.grads.down_EHI,
+                           got.grads.gate_up_bias_E2I, got.grads.down_bias_EH})
     EXPECT_TRUE(zero.eq(0).all().item<bool>());
 }
 
@@ -200,8 +235,9 @@ memory::BytesByCategory own_peaks_of(Run run) {
 }
 
 Inputs on_meta(Inputs in) {
-  for (auto* tensor : {&in.x_RH, &in.weight_R, &in.dy_RH, &in.weights.gate_up_E2IH, &in.weights.down_EHI})
-    *tensor = tensor->to(at::kMeta);
+  for (auto* tensor : {&in.x_RH, &in.weight_R, &in.dy_RH, &in.weights.gate_up_E2IH, &in.weights.down_EHI,
+                       &in.weights.gate_up_bias_E2I, &in.weights.down_bias_EH})
+    if (tensor->defined()) *tensor = tensor->to(at::kMeta);
   return in;
 }
 
@@ -242,7 +278,7 @@ std::vector<memory::Event> events_of(const Inputs& in, const Variant& variant) {
 TEST(ExpertMlp, AllocatesOnMetaWhatItAllocatesOnTheCpu) {
   for (const auto& rows_of_expert : kRowsOfExpert)
     for (const auto& variant : kVariants) {
-      const auto in = make_inputs(rows_of_expert, at::kFloat);
+      const auto in = make_inputs(rows_of_expert, at::kFloat, Form::kClamped);
       const auto want = events_of(in, variant);
       EXPECT_FALSE(want.empty());
       EXPECT_TRUE(events_of(on_meta(in), variant) == want);

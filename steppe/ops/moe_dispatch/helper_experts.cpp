@@ -1,5 +1,6 @@
 #include "steppe/ops/moe_dispatch/helper_experts.h"
 
+#include <array>
 #include <numeric>
 
 #include "steppe/base/error.h"
@@ -10,6 +11,11 @@ namespace steppe::ops {
 namespace {
 
 using memory::Category;
+
+constexpr std::array kWeights = {&ExpertWeights::gate_up_E2IH, &ExpertWeights::down_EHI,
+                                 &ExpertWeights::gate_up_bias_E2I, &ExpertWeights::down_bias_EH};
+constexpr std::array kGradients = {&ExpertGradients::gate_up_E2IH, &ExpertGradients::down_EHI,
+                                   &ExpertGradients::gate_up_bias_E2I, &ExpertGradients::down_bias_EH};
 
 at::Tensor rows(const at::Tensor& x, int64_t begin, int64_t count) {
   return x.defined() ? x.narrow(0, begin, count) : x;
@@ -24,16 +30,18 @@ HelperExperts::HelperExperts(const OpContext& context, comm::Communicator& group
   const auto& held = plan.helpers.experts_of(rank);
   if (!held.empty()) {
     const memory::Scope scope(Category::kGathered);
-    const auto many = [&](const at::Tensor& of_own) {
-      auto sizes = of_own.sizes().vec();
+    for (const auto of : kWeights) {
+      if (!(own.*of).defined()) continue;
+      auto sizes = (own.*of).sizes().vec();
       sizes[0] = static_cast<int64_t>(held.size());
-      return context.empty(sizes);
-    };
-    weights_ = {many(own.gate_up_E2IH), many(own.down_EHI)};
+      weights_.*of = context.empty(sizes);
+    }
   }
+  weights_.form = own.form;
   // Round j brings every helper its j-th expert.
   for (size_t j = 0; j < static_cast<size_t>(plan.helpers.most()); ++j)
-    for (const auto of : {&ExpertWeights::gate_up_E2IH, &ExpertWeights::down_EHI}) {
+    for (const auto of : kWeights) {
+      if (!(own.*of).defined()) continue;
       std::vector<at::Tensor> sends(plan.degree), receives(plan.degree);
       for (int64_t helper = 0; helper < plan.degree; ++helper) {
         const auto& experts = plan.helpers.experts_of(helper);
@@ -54,10 +62,13 @@ const ExpertWeights& HelperExperts::wait() {
 ExpertGradients HelperExperts::make_gradients() const {
   if (!weights_.down_EHI.defined()) return {};
   const memory::Scope scope(Category::kGrads);
-  ExpertGradients grads{context_.empty(weights_.gate_up_E2IH.sizes(), at::kFloat),
-                        context_.empty(weights_.down_EHI.sizes(), at::kFloat)};
-  kernels::fill_zero(grads.gate_up_E2IH);
-  kernels::fill_zero(grads.down_EHI);
+  ExpertGradients grads;
+  for (size_t i = 0; i < kGradients.size(); ++i) {
+    const auto& weights = weights_.*kWeights[i];
+    if (!weights.defined()) continue;
+    grads.*kGradients[i] = context_.empty(weights.sizes(), at::kFloat);
+    kernels::fill_zero(grads.*kGradients[i]);
+  }
   return grads;
 }
 
@@ -74,10 +85,11 @@ void HelperExperts::send_home(const ExpertGradients& helped, const ExpertGradien
       const int64_t home = experts[j] / local;
       const bool receives_here = home == rank;
       if (receives_here && !scratch.down_EHI.defined())
-        scratch = {context_.empty(own.gate_up_E2IH.sizes().slice(1), at::kFloat),
-                   context_.empty(own.down_EHI.sizes().slice(1), at::kFloat)};
+        for (const auto of : kGradients)
+          if ((own.*of).defined()) scratch.*of = context_.empty((own.*of).sizes().slice(1), at::kFloat);
       std::vector<comm::Pending> transfers;
-      for (const auto of : {&ExpertGradients::gate_up_E2IH, &ExpertGradients::down_EHI}) {
+      for (const auto of : kGradients) {
+        if (!(own.*of).defined()) continue;
         std::vector<at::Tensor> sends(plan_.degree), receives(plan_.degree);
         if (helper == rank) sends[home] = (helped.*of).select(0, static_cast<int64_t>(j));
         if (receives_here) receives[helper] = scratch.*of;
@@ -85,8 +97,8 @@ void HelperExperts::send_home(const ExpertGradients& helped, const ExpertGradien
       }
       for (auto& transfer : transfers) transfer.wait();
       if (!receives_here) continue;
-      kernels::add_to(own.gate_up_E2IH.select(0, experts[j] - rank * local), scratch.gate_up_E2IH);
-      kernels::add_to(own.down_EHI.select(0, experts[j] - rank * local), scratch.down_EHI);
+      for (const auto of : kGradients)
+        if ((own.*of).defined()) kernels::add_to((own.*of).select(0, experts[j] - rank * local), scratch.*of);
     }
   }
 }
