@@ -3,10 +3,9 @@
 #include <unistd.h>
 
 #include <CLI/App.hpp>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +20,7 @@
 #include "cli/launch/store.h"
 #include "cli/launch/threads.h"
 #include "cli/launch/watchdog.h"
+#include "cli/run_folder.h"
 #include "cli/run_record.h"
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
@@ -50,24 +50,14 @@ LoadedRecipe load(const Options& options) {
   return {std::move(recipe), std::move(run)};
 }
 
-// A folder that holds a run is not written over.
-void check_fresh(const recipe::RunConfig& run) {
-  const auto metrics = std::filesystem::path(run.run.folder) / "metrics.jsonl";
-  std::error_code ignored;
-  const auto size = std::filesystem::file_size(metrics, ignored);
-  STEPPE_CHECK_VALUE(ignored || size == 0,
-                     "[train] {} holds a run already: name another with --set run.folder=…, or remove it",
-                     run.run.folder);
-}
-
 bool wants_color(const launch::Lookup& lookup) {
   return isatty(STDERR_FILENO) != 0 && !lookup("NO_COLOR").has_value();
 }
 
 int spawn(const Options& options) {
   launch::check_may_spawn(launch::process_environment());
-  const auto run = load(options).run;
-  check_fresh(run);  // one clear message, rather than one per rank
+  const auto [recipe, run] = load(options);
+  check_run_folder(run, recipe.resolved_toml());  // one clear message, rather than one per rank
   launch::SpawnOptions spawn;
   spawn.ranks = options.ranks;
   spawn.arguments = {"train", options.recipe};
@@ -97,22 +87,28 @@ void set_threads(const launch::LaunchEnvironment& environment, LoadedRecipe& loa
   loaded.recipe.record("hardware.threads_per_rank", threads);
 }
 
-// From here on the folder is this run's.
-void claim_folder(const LoadedRecipe& loaded) {
-  const auto& folder = loaded.run.run.folder;
-  check_fresh(loaded.run);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  STEPPE_CHECK(!error, "[train] cannot make run.folder {}: {}", folder, error.message());
-  launch::write_atomically(folder + "/recipe.toml", loaded.recipe.resolved_toml());
-}
-
 launch::WatchdogOptions watchdog_options(const launch::LaunchEnvironment& environment,
                                          const recipe::RunConfig& run, RunRecord& record) {
   auto watch = launch::watchdog_options(environment, milliseconds(run.comm.timeout));
   watch.abort = [&record](const launch::Failure& failure) { record.fail(failure); };
   if (environment.rank == 0) watch.print = [](const std::string&) {};  // the record says it
   return watch;
+}
+
+// From a thread beside the training thread, which is in the midst of a step that nobody waits for.
+[[noreturn]] void leave(const train::Outcome& outcome, const std::string& failure, const Log& log,
+                        RunRecord& record, launch::Watchdog& watchdog) {
+  record.finished_step(outcome.step);
+  if (failure.empty()) {
+    const auto name = launch::signal_name(outcome.stop_signal);
+    log.info("stopped by {} after step {}", name, outcome.step);
+    record.end(launch::RunState::kStopped, name);
+    watchdog.stop();
+  } else {
+    record.fail(watchdog.fail(RuntimeFailure(failure)));
+  }
+  log.flush();
+  ::_exit(failure.empty() ? 0 : 1);
 }
 
 int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded,
@@ -125,16 +121,29 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
   const auto store = launch::make_store(environment, milliseconds(run.comm.init_timeout));
   std::optional<Log> log;
   RunRecord record(environment, run.run.folder);
+  std::atomic<bool> leaving{false};
   launch::Watchdog watchdog(store, environment, watchdog_options(environment, run, record));
   try {
-    if (environment.rank == 0) claim_folder(loaded);
+    if (environment.rank == 0)
+      claim_run_folder(run, loaded.recipe.resolved_toml());  // this run's from here on
     const bool color = wants_color(lookup);
     log.emplace(LogOptions{.rank = environment.rank, .folder = run.run.folder + "/logs", .color = color});
     record.begin(*log);
-    train::Process process{environment.rank, environment.world_size, environment.local_rank, store, color};
+    train::Process process{.rank = environment.rank,
+                           .world_size = environment.world_size,
+                           .local_rank = environment.local_rank,
+                           .local_world_size = environment.local_world_size,
+                           .store = store,
+                           .color = color,
+                           .resolved_recipe = loaded.recipe.resolved_toml()};
     process.stop_signal = [] { return signals.received(); };
     process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };
     process.finished_step = [&](int64_t number) { record.finished_step(number); };
+    process.since_signal = [] { return std::chrono::duration<double>(signals.since_received()).count(); };
+    process.dropped_step = [&] { leaving = true; };
+    process.leave = [&](int64_t number, const std::string& failure) {
+      leave({number, signals.received()}, failure, *log, record, watchdog);
+    };
     train::Outcome outcome;
     {
       train::Trainer trainer(run, process, *log);
@@ -150,6 +159,7 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
     watchdog.stop();
     return 0;
   } catch (const std::exception& error) {
+    while (leaving) ::pause();  // another thread ends the process; ranks that have left are no failure
     record.fail(watchdog.fail(error));
     return dynamic_cast<const ValueError*>(&error) != nullptr ? kBadInput : 1;
   }

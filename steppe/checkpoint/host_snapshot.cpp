@@ -38,6 +38,14 @@ HostSnapshot::~HostSnapshot() {
   ledger_.released(size_bytes_, memory::Category::kStaging, memory::Domain::kHost);
 }
 
+int64_t HostSnapshot::size_for(const std::vector<UnitState>& units) {
+  int64_t total = 0;
+  for (const auto& unit : units) {
+    for (const auto& tensor : unit.tensors) total += aligned(static_cast<int64_t>(tensor.values.nbytes()));
+  }
+  return total;
+}
+
 std::vector<UnitState> HostSnapshot::take(const std::vector<UnitState>& units) {
   auto copies = units;
   int64_t at = 0;
@@ -48,7 +56,7 @@ std::vector<UnitState> HostSnapshot::take(const std::vector<UnitState>& units) {
       const auto copy = at::from_blob(bytes_ + at, {tensor.values.numel()}, tensor.values.scalar_type());
       copy.copy_(tensor.values);
       tensor.values = copy;
-      at += std::min(aligned(bytes), size_bytes_ - at);
+      at += aligned(bytes);
     }
   }
   return copies;

@@ -14,6 +14,9 @@ namespace steppe::checkpoint {
 
 class HostSnapshot {
  public:
+  // Bytes that a snapshot of these units takes.
+  static int64_t size_for(const std::vector<UnitState>& units);
+
   // RuntimeFailure when the system has no such memory.
   explicit HostSnapshot(int64_t size_bytes);
   ~HostSnapshot();

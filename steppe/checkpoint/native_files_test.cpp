@@ -42,7 +42,7 @@ void save(const std::string& folder, const std::string& id, int64_t step, double
   run.step = step;
   run.world_size = 2;
   run.recipe = "[training]\nsteps = 5\n";
-  publish(folder, id, run);
+  publish(folder, partial_path(folder, run.step), id, run);
 }
 
 std::vector<float> read_all(NativeReader& reader, const std::string& tensor, State state) {
@@ -242,11 +242,19 @@ TEST(NativeFolder, AShardThatIsNotOfThisSaveIsNotPublished) {
   SavedRun run;
   run.step = 2;
   run.world_size = 2;
-  EXPECT_NE(refusal([&] { publish(checkpoints, "two", run); }).find("rank_0001.json"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              publish(checkpoints, partial_path(checkpoints, run.step), "two", run);
+            }).find("rank_0001.json"),
+            std::string::npos);
   write_shard(partial_path(checkpoints, 2), "other", 1, {one});
-  EXPECT_NE(refusal([&] { publish(checkpoints, "two", run); }).find("not of this save"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              publish(checkpoints, partial_path(checkpoints, run.step), "two", run);
+            }).find("not of this save"),
+            std::string::npos);
   write_shard(partial_path(checkpoints, 2), "two", 1, {one});  // the same half twice
-  EXPECT_NE(refusal([&] { publish(checkpoints, "two", run); }).find("of a is in no piece"),
+  EXPECT_NE(refusal([&] {
+              publish(checkpoints, partial_path(checkpoints, run.step), "two", run);
+            }).find("of a is in no piece"),
             std::string::npos);
   EXPECT_EQ(resolve_checkpoint(checkpoints), checkpoint_path(checkpoints, 1));
 }

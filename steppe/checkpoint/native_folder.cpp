@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step_", kPartial = ".partial", kDeleted = ".deleted";
+constexpr std::string_view kPrefix = "step_", kPartial = ".partial", kLast = "_last", kDeleted = ".deleted";
 
 bool is_checkpoint_name(std::string_view name) {
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
@@ -75,6 +75,10 @@ std::string partial_path(const std::string& folder, int64_t step) {
   return checkpoint_path(folder, step).append(kPartial);
 }
 
+std::string last_partial_path(const std::string& folder, int64_t step) {
+  return checkpoint_path(folder, step).append(kLast).append(kPartial);
+}
+
 FolderContents look_into(const std::string& folder) {
   FolderContents contents;
   for (const auto& entry : entries_of(folder)) {
@@ -114,8 +118,9 @@ std::string resolve_checkpoint(const std::string& path) {
       fmt::format("[checkpoint] {} holds no checkpoint: no {} there, nor below step_…", path, kManifestName));
 }
 
-void publish(const std::string& folder, const std::string& id, const SavedRun& run) {
-  const fs::path partial = partial_path(folder, run.step);
+void publish(const std::string& folder, const std::string& partial_folder, const std::string& id,
+             const SavedRun& run) {
+  const fs::path partial = partial_folder;
   Manifest manifest{id, 1, run, {}, {}};
   const auto before = look_into(folder);
   if (!before.complete.empty()) manifest.serial = before.complete.back().serial + 1;
@@ -169,7 +174,9 @@ std::vector<std::string> prune(const std::string& folder, int64_t keep, int64_t 
 void clean(const std::string& folder) {
   for (const auto& entry : entries_of(folder)) {
     const auto name = entry.filename().string();
-    const auto stem = entry.stem().string(), ending = entry.extension().string();
+    auto stem = entry.stem().string();
+    const auto ending = entry.extension().string();
+    if (stem.ends_with(kLast)) stem.resize(stem.size() - kLast.size());
     const bool left_over =
         (is_checkpoint_name(stem) || stem == kLatestName) && (ending == kPartial || ending == kDeleted);
     std::error_code ignored;  // what cannot be removed is in nobody's way

@@ -21,8 +21,9 @@ namespace steppe::checkpoint {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kLatestName = "latest";
 
-std::string checkpoint_name(int64_t step);                          // "step_00000040"
-std::string partial_path(const std::string& folder, int64_t step);  // where ranks write their shards
+std::string checkpoint_name(int64_t step);                               // "step_00000040"
+std::string partial_path(const std::string& folder, int64_t step);       // where ranks write their shards
+std::string last_partial_path(const std::string& folder, int64_t step);  // of a save beside another's
 std::string checkpoint_path(const std::string& folder, int64_t step);
 
 struct FoundCheckpoint {
@@ -42,10 +43,11 @@ FolderContents look_into(const std::string& folder);
 // there instead.
 std::string resolve_checkpoint(const std::string& path);
 
-// By rank 0, once all ranks have written their shards into partial_path(): gathers the manifest, puts the
-// checkpoint in place and moves `latest`. One of the same step is replaced in one exchange. Everything is on
-// the disk on return.
-void publish(const std::string& folder, const std::string& id, const SavedRun& run);
+// By rank 0, once all ranks have written their shards into `partial`, one of the paths above: gathers the
+// manifest, puts the checkpoint in place and moves `latest`. One of the same step is replaced in one
+// exchange. Everything is on the disk on return.
+void publish(const std::string& folder, const std::string& partial_folder, const std::string& id,
+             const SavedRun& run);
 
 // Removes complete checkpoints but the newest `keep` (0: all are kept) and steps that keep_every divides.
 // Returns what could not be removed and why; throws nothing for that.

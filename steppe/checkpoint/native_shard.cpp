@@ -125,14 +125,6 @@ std::vector<UnitState> rank_states(model::ModelWeights& weights, int64_t rank) {
   return states;
 }
 
-int64_t size_bytes(const std::vector<UnitState>& units) {
-  int64_t total = 0;
-  for (const auto& unit : units) {
-    for (const auto& tensor : unit.tensors) total += static_cast<int64_t>(tensor.values.nbytes());
-  }
-  return total;
-}
-
 std::string shard_stem(int64_t rank) {
   return fmt::format("rank_{:04}", rank);
 }

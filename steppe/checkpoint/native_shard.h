@@ -45,8 +45,6 @@ std::string expert_bias_name(int64_t layer);
 // Everything that this rank saves: its part of every unit and, on rank 0, the expert biases.
 std::vector<UnitState> rank_states(model::ModelWeights& weights, int64_t rank);
 
-int64_t size_bytes(const std::vector<UnitState>& units);
-
 std::string shard_stem(int64_t rank);  // "rank_0003"
 
 // Writes rank_N.safetensors, rank_N.crc32c and rank_N.json (its ShardIndex) into `folder`, which is made if

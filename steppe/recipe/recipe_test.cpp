@@ -166,11 +166,11 @@ path = "a"
 }
 
 TEST(Recipe, PlannedKeysAreNotInThisVersion) {
-  Recipe recipe = recipe_of("[offload]\nactivations = \"sco\"\n[checkpoint]\n", {"keep_latest_k=2"});
+  Recipe recipe = recipe_of("[router]\naux_loss_coeff = 1\n[training]\nepochs = 1\n", {"num_epochs=2"});
   expect_message<ValueError>([&] { recipe.finish(); },
-                             {"`offload.activations` (run.toml:2) does not exist in this version",
-                              "`checkpoint` (run.toml:3) does not exist in this version",
-                              "`keep_latest_k` (--set): in Steppe `checkpoint.keep`, which does not exist"});
+                             {"`router.aux_loss_coeff` (run.toml:2) does not exist in this version",
+                              "`training.epochs` (run.toml:4) does not exist in this version",
+                              "`num_epochs` (--set): in Steppe `training.epochs`, which does not exist"});
 }
 
 TEST(Recipe, MissingKeysAreReportedBesideMisspeltOnes) {

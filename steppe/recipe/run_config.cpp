@@ -103,6 +103,7 @@ RunConfig read_run_config(Recipe& recipe) {
   config.lr_scheduler = read_scheduler_section(recipe, config.training.steps);
   config.data = read_data_section(recipe);
   config.validation = read_validation_section(recipe);
+  config.checkpoint = read_checkpoint_section(recipe, config.run.folder);
   config.logging = read_logging_section(recipe, config.run.name);
   config.hardware = read_hardware_section(recipe);
   config.comm = read_comm_section(recipe);

@@ -36,6 +36,7 @@ TEST(RunConfig, DefaultsAreThoseOfTheStructs) {
   const RunConfig config = config_of(kLeast);
   RunConfig expected;
   expected.run = {"runs/least", "least"};
+  expected.checkpoint.folder = "runs/least/checkpoints";
   expected.optimizer.lr = 3e-4;
   expected.training.steps = 200;
   expected.training.seq_length = 2048;

@@ -13,6 +13,7 @@ SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps);
 TrainingSection read_training_section(Recipe& recipe);
 DataSection read_data_section(Recipe& recipe);
 ValidationSection read_validation_section(Recipe& recipe);
+CheckpointSection read_checkpoint_section(Recipe& recipe, const std::string& run_folder);
 HardwareSection read_hardware_section(Recipe& recipe);
 PlanSection read_plan_section(Recipe& recipe);
 // `steps` is training.steps, which no step may exceed.

@@ -15,12 +15,13 @@ bool reports_to(const recipe::RunConfig& run, const char* name) {
 
 }  // namespace
 
-Reporter::Reporter(const recipe::RunConfig& run, const Log& log, bool reports, bool color)
+Reporter::Reporter(const recipe::RunConfig& run, const Log& log, bool reports, bool color, int64_t start_step)
     : run_(run), log_(log), reports_(reports) {
   if (!reports) return;
   const std::filesystem::path folder = run.run.folder;
-  if (reports_to(run, "jsonl")) jsonl_.emplace(folder / "metrics.jsonl", 0);
-  if (reports_to(run, "tensorboard")) tensorboard_.emplace(folder / "tensorboard", 0);
+  const int64_t first_step = start_step == 0 ? 0 : start_step + 1;
+  if (reports_to(run, "jsonl")) jsonl_.emplace(folder / "metrics.jsonl", first_step);
+  if (reports_to(run, "tensorboard")) tensorboard_.emplace(folder / "tensorboard", first_step);
   status_.emplace(log, metrics::StatusLineOptions{.color = color, .num_steps = run.training.steps});
 }
 
@@ -36,6 +37,10 @@ void Reporter::step(const metrics::StepMetrics& metrics) {
     status_->erase();
     log_.write(LogLevel::kInfo, metrics::validation_lines(metrics.step, metrics.validation));
   }
+}
+
+void Reporter::sync() {
+  if (jsonl_) jsonl_->sync();
 }
 
 void Reporter::finish() {

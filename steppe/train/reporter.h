@@ -17,11 +17,14 @@ namespace steppe::train {
 
 class Reporter {
  public:
-  Reporter(const recipe::RunConfig& run, const Log& log, bool reports, bool color);
+  // `start_step`: the step that the run goes on from; what earlier files say of later ones is dropped.
+  Reporter(const recipe::RunConfig& run, const Log& log, bool reports, bool color, int64_t start_step);
 
   // Every step; shown and written each logging.interval steps, at the last one, and where there are
   // validation results.
   void step(const metrics::StepMetrics& metrics);
+  // Returns once metrics.jsonl is on the disk; from any thread.
+  void sync();
   // Ends the status line and prints the table of the highest peak.
   void finish();
 

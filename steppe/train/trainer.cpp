@@ -8,13 +8,15 @@
 
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
-#include "steppe/comm/collectives.h"
 #include "steppe/data/batch_source.h"
 #include "steppe/memory/scope.h"
 #include "steppe/train/assembly.h"
+#include "steppe/train/checkpointing.h"
 #include "steppe/train/configure.h"
+#include "steppe/train/last_save.h"
 #include "steppe/train/metrics/moe_health.h"
 #include "steppe/train/reporter.h"
+#include "steppe/train/resume.h"
 #include "steppe/train/timeline_files.h"
 
 namespace steppe::train {
@@ -53,9 +55,13 @@ struct Trainer::State : RankShape {
   c10::OptionalDeviceGuard device_guard;
   Assembly rank;
   optim::ScheduleConfig schedule;
+  checkpoint::SavedRun saved;
+  Position start;
   Reporter reporter;
+  Checkpointing checkpointing;
+  LastSave last_save;
   TimelineFiles timelines;
-  int64_t tokens = 0;
+  int64_t tokens = start.tokens;
   Clock::time_point begin = Clock::now();
   int64_t current_step = 0;
   const char* current_work = "set-up";
@@ -72,7 +78,14 @@ struct Trainer::State : RankShape {
              comm::make_groups(layout, process.store, milliseconds(run.comm.timeout),
                                compute_device(process.local_rank).is_cuda())),
         schedule(train::schedule_config(run)),
-        reporter(run, log, process.rank == 0, process.color),
+        saved(saved_run(run, process.resolved_recipe, layout_config,
+                        {batch_shape(run, layout_config), data.sequences_per_epoch()})),
+        start(resume(run, saved, *rank.groups.control, rank.weights, log)),
+        reporter(run, log, process.rank == 0, process.color, start.step),
+        checkpointing({run, process, log, rank.weights, *rank.groups.control, saved,
+                       [this] { rank.step.wait_for_optimizer_state(); }, [this] { reporter.sync(); }},
+                      start.step),
+        last_save(run, process, log, checkpointing, start.step, start.tokens),
         timelines(run, process.rank, process.world_size) {
     rank.step.on_phase([this] { process.progress(current_step, current_work); });
   }
@@ -82,7 +95,6 @@ struct Trainer::State : RankShape {
   metrics::StepMetrics train_step(int64_t number);
   std::vector<metrics::ValidationResult> validate(int64_t number);
   void add_memory(metrics::StepMetrics& metrics);
-  int agreed_stop_signal();
 };
 
 void Trainer::State::begins(int64_t number, const char* work) {
@@ -110,7 +122,11 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   const auto batch = data.read(number - 1);
   const double waited = seconds_since(step_begin);
   const double lr = optim::learning_rate(schedule, number - 1);
-  const auto result = rank.step.train(batch, lr, number);
+  auto result = [&] {
+    const LastSave::Computing computing(last_save);
+    return rank.step.accumulate(batch);
+  }();
+  rank.step.update(result, lr, number);
   timelines.end(number);
   if (!result.applied) log.warning("step {} skipped: not finite, first seen in {}", number, result.nonfinite);
 
@@ -126,8 +142,8 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   m.data_wait_s = waited;
   m.tokens_per_s = static_cast<double>(result.num_tokens) / m.step_s;
   m.tflops = m.tokens_per_s * model.flops_per_token(run.training.seq_length) / 1e12;
-  m.time_left_s =
-      seconds_since(begin) / static_cast<double>(number) * static_cast<double>(run.training.steps - number);
+  m.time_left_s = seconds_since(begin) / static_cast<double>(number - start.step) *
+                  static_cast<double>(run.training.steps - number);
   metrics::ExpertLoad load;
   for (const auto& layer : result.expert_load) {
     if (!layer.empty()) load.push_back(layer);
@@ -186,13 +202,9 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
   }
 }
 
-int Trainer::State::agreed_stop_signal() {
-  return static_cast<int>(comm::all_reduce_max(*rank.groups.control, process.stop_signal()));
-}
-
 Trainer::Trainer(const recipe::RunConfig& run, Process process, const Log& log)
     : state_(std::make_unique<State>(run, std::move(process), log)) {
-  state_->rank.weights.initialize(static_cast<uint64_t>(run.training.seed));
+  if (!state_->start.restored) state_->rank.weights.initialize(static_cast<uint64_t>(run.training.seed));
 }
 
 Trainer::~Trainer() = default;
@@ -201,7 +213,7 @@ Outcome Trainer::run() {
   auto& s = *state_;
   s.announce();
   s.begin = Clock::now();
-  if (s.run.validation.at_start && s.data.num_validation_sets() > 0) {
+  if (s.start.step == 0 && s.run.validation.at_start && s.data.num_validation_sets() > 0) {
     metrics::StepMetrics start;
     start.num_ranks = s.process.world_size;
     start.validation = s.validate(0);
@@ -209,8 +221,9 @@ Outcome Trainer::run() {
     s.reporter.step(start);
     s.begin = Clock::now();
   }
-  Outcome outcome;
-  for (int64_t number = 1; number <= s.run.training.steps; ++number) {
+  Outcome outcome{s.start.step};
+  s.process.finished_step(s.start.step);
+  for (int64_t number = s.start.step + 1; number <= s.run.training.steps; ++number) {
     s.begins(number, "step");
     auto metrics = s.train_step(number);
     s.add_memory(metrics);
@@ -221,7 +234,8 @@ Outcome Trainer::run() {
     }
     s.reporter.step(metrics);
     s.process.finished_step(number);
-    outcome.stop_signal = s.agreed_stop_signal();
+    s.last_save.finished(number, s.tokens);
+    outcome.stop_signal = s.checkpointing.after_step(number, s.tokens, last);
     if (outcome.stop_signal != 0) break;
   }
   s.reporter.finish();

@@ -150,7 +150,7 @@ def test_a_folder_that_holds_a_run_is_refused(alone, start, arguments):
     before = {
         path: path.read_bytes() for path in alone.folder.rglob("*") if path.suffix in (".json", ".jsonl")
     }
-    again = start(*arguments, folder=alone.folder)
+    again = start(*arguments, folder=alone.folder, sets=["checkpoint.resume=never"])
     assert again.wait() == 2
     assert again.output.count("holds a run already") == 1
     assert str(alone.folder) in again.output
