@@ -73,6 +73,7 @@ const std::vector<PlacementCase> kCases = {
     {Placement::kCpu, false, {}},          {Placement::kCpu, true, {5003, 3}},
     {Placement::kCpu, false, {1999, 1}},   {Placement::kStream, false, {5003, 2}},
     {Placement::kStream, true, {1999, 3}}, {Placement::kStream, true, {}}};
+const std::vector<PlacementCase> kFewCases = {kCases[1], kCases[2], kCases[4]};
 
 void expect_every_placement_trains_alike(SmallRun run, const std::vector<PlacementCase>& cases = kCases) {
   run.step.max_grad_norm = 0.5;  // clips
