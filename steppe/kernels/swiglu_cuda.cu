@@ -36,7 +36,9 @@ __device__ Gated gated(const T* gate, const T* up, const SwigluShape& shape, int
     g += to_float(bias[c]), u += to_float(bias[columns + c]);
   }
   const float limit = shape.form.limit;
-  return {fminf(g, limit), fminf(fmaxf(u, -limit), limit) + shape.form.up_offset, g <= limit,
+  // Comparisons that a NaN passes through, unlike fminf.
+  const float low_u = u < -limit ? -limit : u;
+  return {g > limit ? limit : g, (low_u > limit ? limit : low_u) + shape.form.up_offset, g <= limit,
           u >= -limit && u <= limit};
 }
 

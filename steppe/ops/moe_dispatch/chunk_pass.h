@@ -6,8 +6,10 @@
 
 #include "steppe/comm/communicator.h"
 #include "steppe/ops/expert_mlp/tiles.h"
+#include "steppe/ops/moe_dispatch/chunk_tokens.h"
 #include "steppe/ops/moe_dispatch/helper_experts.h"
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
+#include "steppe/ops/moe_dispatch/packed_rows.h"
 #include "steppe/ops/moe_dispatch/route_order.h"
 
 namespace steppe::ops {
@@ -27,47 +29,43 @@ class ChunkPass {
 
   int64_t num_chunks() const { return plan_.num_chunks(); }
 
-  // This rank's rows of a chunk's tokens, as a view.
-  at::Tensor tokens_of(const at::Tensor& rows_NH, int64_t chunk) const;
-
   // Decides the order of a chunk's routes; three chunks may be at hand.
   void order(int64_t chunk);
-  // x of the chunk's tokens into a source buffer; the routing weights into theirs.
-  void gather(const at::Tensor& source_RH, const at::Tensor& x_NH, int64_t chunk) const;
-  void gather_weights(int64_t chunk) const;
+  // Rows of the chunk's tokens into a source buffer; packed: with their routing weights.
+  void gather(const at::Tensor& source, const at::Tensor& rows_NH, int64_t chunk) const;
+  void gather_packed(const at::Tensor& source_RP, const at::Tensor& x_NH, int64_t chunk) const;
   // A source buffer out to the slots of all ranks, and a slot back into the source buffers.
   comm::Pending dispatch(const at::Tensor& slot, const at::Tensor& source, int64_t chunk) const;
   comm::Pending give_back(const at::Tensor& source, const at::Tensor& slot, int64_t chunk) const;
   // Adds up the returned rows of a chunk's tokens.
-  void combine(const at::Tensor& y_NH, const at::Tensor& source_RH, int64_t chunk, bool add) const;
-  // Returned values of a chunk's routes, to their places.
-  void scatter_values(const at::Tensor& values_Nk, const at::Tensor& source_R, int64_t chunk) const;
+  void combine(const at::Tensor& y_NH, const at::Tensor& source_RP, int64_t chunk, bool add) const;
+  // What the returned rows of a chunk's routes carry, to its places.
+  void scatter_weights(const at::Tensor& values_Nk, const at::Tensor& source_RP, int64_t chunk) const;
 
   const std::vector<Tile>& tiles(int64_t chunk) const { return tiles_[chunk]; }
-  // Rows of a tile out of a slot into the tile's buffer, and back.
+  // Rows of a tile out of a slot into the tile's buffers, and back; packed: with their weights.
   void load(const at::Tensor& tile_rows, const at::Tensor& slot, int64_t chunk, const Tile& tile) const;
-  void store(const at::Tensor& slot, const at::Tensor& tile_rows, int64_t chunk, const Tile& tile) const;
+  void load_packed(int64_t chunk, const Tile& tile) const;
+  void store_packed(const at::Tensor& tile_rows, const at::Tensor& tile_weights, int64_t chunk,
+                    const Tile& tile) const;
   // Rows of each item within a tile.
   std::vector<int64_t> rows_of_items(int64_t chunk, const Tile& tile) const;
 
   // Alternating by chunk.
-  const at::Tensor& slot_x(int64_t chunk) const { return slot_x_[chunk % 2]; }
+  const at::Tensor& slot_x(int64_t chunk) const { return slot_x_[chunk % 2]; }  // packed
   const at::Tensor& slot_dy(int64_t chunk) const { return slot_dy_[chunk % 2]; }
-  const at::Tensor& slot_weight(int64_t chunk) const { return slot_weight_[chunk % 2]; }
-  std::array<at::Tensor, 2> source_RH;
-  at::Tensor source_weight_R;
+  std::array<at::Tensor, 2> source;  // packed, but for dy
   ExpertTile tile;
 
  private:
-  at::Tensor routes_of(const at::Tensor& values_Nk, const at::Tensor& room, int64_t chunk) const;
-
   comm::Communicator& group_;
   const DispatchPlan& plan_;
   const PinnedRouting& routing_;
-  int64_t num_tokens_, k_;
+  ChunkTokens tokens_;
+  PackedRow packed_;
   std::vector<RouteSchedule> schedules_;
   std::vector<std::vector<Tile>> tiles_;
-  std::array<at::Tensor, 2> slot_x_, slot_dy_, slot_weight_;
+  std::array<at::Tensor, 2> slot_x_, slot_dy_;
   std::array<RouteOrder, 3> orders_;
   RouteOrderScratch order_scratch_;
   at::Tensor ids_ck_, values_ck_;

@@ -45,28 +45,35 @@ Traffic traffic_of(const MoeLayer& layer, int rank, int degree) {
 
 // The header's claims.
 struct Claim {
-  int64_t forward_dispatch = 0, backward_dispatch = 0, saved = 0, kept_dispatch = 0;
+  int64_t forward_dispatch = 0, backward_dispatch = 0, saved = 0;
   int64_t expert = 0;
 };
 
+int64_t packed_bytes(int64_t row) {
+  return (row + 15) / 16 * 16 + 16;
+}
+
 Claim claim_of(const Traffic& t, int degree, const Variant& variant, int64_t row) {
-  const int64_t item = row / kHidden;
-  const int64_t indices = 8 * t.sent, weights = 4 * t.received;
-  // A send buffer, a receive buffer and its regrouping, of which two are alive at once.
-  const int64_t transit = degree == 1 ? t.sent * row : std::max(t.sent + t.received, 2 * t.received) * row;
+  const int64_t item = row / kHidden, packed = packed_bytes(row), n = t.sent, r = t.received;
+  const int64_t indices = 8 * n, at_experts = r * (row + 4);
   Claim claim;
-  claim.forward_dispatch = indices + weights + transit;
-  claim.kept_dispatch = variant.keep ? indices + weights + t.received * row : 0;
-  // What is kept stays while the results travel back.
-  if (variant.keep) claim.forward_dispatch = indices + weights + t.received * row + transit;
-  claim.saved = variant.keep ? t.received * 2 * kIntermediate * item : 0;
-  // dy travels while x is there; the weights' gradients while dx travels back.
-  claim.backward_dispatch =
-      std::max(indices + weights + t.received * row + transit, indices + 4 * t.sent + transit);
-  // With one rank, x and dy stay where they are while the experts write the weights' gradients.
-  if (degree == 1) claim.backward_dispatch = indices + 2 * weights + 2 * transit;
-  const int64_t tile = variant.tile_rows == 0 ? t.received : std::min(variant.tile_rows, t.received);
+  const int64_t tile = variant.tile_rows == 0 ? r : std::min(variant.tile_rows, r);
   claim.expert = tile * (variant.keep ? 1 : 3) * kIntermediate * item;
+  if (variant.keep) claim.saved = indices + at_experts + r * 2 * kIntermediate * item;
+  if (degree == 1) {  // x and dy stay where they are
+    claim.forward_dispatch = variant.keep ? r * row : indices + at_experts;
+    claim.backward_dispatch = (variant.keep ? 0 : indices + at_experts) + at_experts;
+    return claim;
+  }
+  // A send buffer, a receive buffer and its regrouping, of which two are alive at once.
+  const int64_t pair = std::max(n + r, 2 * r) * row, sent_packed = (n + r) * packed;
+  const int64_t there = std::max(sent_packed, r * packed + (variant.keep ? 0 : at_experts));
+  claim.forward_dispatch = std::max(there, pair) + (variant.keep ? 0 : indices);
+  // dy travels while x is there; the weights' gradients return with dx, when x is gone.
+  const int64_t beside = variant.keep ? 0 : at_experts;
+  claim.backward_dispatch = std::max({variant.keep ? 0 : there, beside + std::max(pair, at_experts),
+                                      at_experts + r * packed, sent_packed}) +
+                            (variant.keep ? 0 : indices);
   return claim;
 }
 
@@ -100,7 +107,6 @@ void expect_claims(const MoeLayer& layer, comm::Communicator& group, RankPart& p
   EXPECT_LE(both.own_peak(Category::kExpert), claim.expert);
   if (variant.tile_rows == 0) EXPECT_EQ(both.own_peak(Category::kExpert), claim.expert);
   BytesByCategory kept{};
-  kept[static_cast<size_t>(Category::kDispatch)] = claim.kept_dispatch;
   kept[static_cast<size_t>(Category::kSaved)] = claim.saved;
   EXPECT_EQ(both.change(), kept);
   memory::current_ledger().reset_peak();
@@ -194,14 +200,15 @@ TEST(EpBytes, ADryRunPredictsEveryAllocationAndByteAndOperation) {
   }
 }
 
-// Out: a row and its weight forward; backward again both, unless they are kept, and a row of dy. Back: a row
-// forward; a row of dx and the weight's gradient backward. What a rank keeps for itself is not sent.
+// Out: a packed row forward; backward again, unless it is kept, and a row of dy. Back: a row forward; a
+// packed row of dx and the weight's gradient backward. What a rank keeps for itself is not sent.
 void expect_wire_and_flops(const MoeLayer& layer, comm::Communicator& group, bool keep) {
   auto part = part_of(layer, group, at::kCPU);
   const auto traffic = traffic_of(layer, group.rank(), group.size());
   const int64_t row = kHidden * part.x_NH.element_size();
-  const int64_t forward = traffic.sent_away * (row + 4) + traffic.from_others * row;
-  const int64_t backward = traffic.sent_away * (row + (keep ? 0 : row + 4)) + traffic.from_others * (row + 4);
+  const int64_t packed = packed_bytes(row);
+  const int64_t forward = traffic.sent_away * packed + traffic.from_others * row;
+  const int64_t backward = traffic.sent_away * (row + (keep ? 0 : packed)) + traffic.from_others * packed;
   const auto cost = cost_of(group, part, {0, keep});
   EXPECT_EQ(cost.wire_bytes, forward + backward);
   const int64_t unit = 2 * traffic.received * kHidden * kIntermediate;

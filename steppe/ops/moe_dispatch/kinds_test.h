@@ -1,4 +1,4 @@
-// Layers, options and runs of the kinds of dispatch that plan.
+// Layers, options and runs of the kinds of dispatch.
 #pragma once
 
 #include <string>
@@ -25,7 +25,12 @@ inline std::vector<KindCase> all_kinds() {
   const auto llep = kind_options(DispatchKind::kLlep), pipelined = kind_options(DispatchKind::kPipelinedLlep);
   auto capped = kind_options(DispatchKind::kPipelinedLlep, 3);
   capped.plan.least_loaded.max_helpers = 1;
-  return {{"llep", llep, {}},
+  const auto ep = kind_options(DispatchKind::kEp), ep_in_tiles = kind_options(DispatchKind::kEp, 4);
+  return {{"ep", ep, {}},
+          {"ep, kept", ep, {}, true},
+          {"ep in tiles", ep_in_tiles, {}},
+          {"ep in tiles, kept", ep_in_tiles, {}, true},
+          {"llep", llep, {}},
           {"llep, kept", llep, {}, true},
           {"llep in tiles", kind_options(DispatchKind::kLlep, 4), {}},
           {"one chunk", pipelined, {1}},

@@ -17,10 +17,10 @@
 namespace steppe::ops {
 
 struct LeastLoadedOptions {
-  double imbalance_threshold = 1.3;    // λ: below max(l)/mean(l) = λ nothing moves; 0: always plan
-  double max_tokens_factor = 1.0;      // α
-  int64_t min_rows = 1024;             // m
-  std::optional<int64_t> max_helpers;  // foreign experts a rank may hold; nothing: any number
+  double imbalance_threshold = 1.3;      // λ: below max(l)/mean(l) = λ nothing moves; 0: always plan
+  double max_tokens_factor = 1.0;        // α
+  int64_t min_rows = 1024;               // m
+  std::optional<int64_t> max_helpers{};  // foreign experts a rank may hold; nothing: any number
 };
 
 // Rows [begin, end) of an expert's load, at `rank`.

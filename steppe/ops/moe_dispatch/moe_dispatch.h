@@ -14,16 +14,18 @@
 // expert group, one call per layer and pass, in the same order on all its ranks; ranks may have any N, 0
 // included. Host syncs: none here; the counts come from exchange_route_counts, one host exchange per layer
 // and micro-batch.
-// Allocates in category `dispatch`, with n = N·k routes sent and R received, for `ep` and `llep`: forward the
-// send buffer n·H, the receive buffer R·H, and its regrouping by expert R·H (never all three at once; with
-// E_p = 1 only n·H), indices 8·n bytes (`llep` 20·n where something moves) and weights 4·R; backward the same
-// for x and for dy, and the weights' gradients 4·R, which return as 4·n. In category `expert`: see
-// expert_mlp.h. With `saved` one more R·H, the experts' results, and x, weights and indices stay until the
-// backward; gate and up are booked to `saved`. Weights of foreign experts in category `gathered`; their fp32
-// gradients, and one more expert's where they come home, in `grads`. `pipelined_llep`: see pipelined.h. Keeps
-// nothing sized by the routing between the passes, unless `saved` is given. Deterministic: results are added
-// in the order j = 0 … k−1, in fp32; gradients of helpers by rank. Source: GShard (Lepikhin et al. 2020), as
-// in Megatron Core's all-to-all dispatcher; arXiv 2601.17111.
+// Allocates in category `dispatch`, with n = N·k routes sent and R received, h bytes a row and p a row packed
+// with its routing weight (packed_rows.h), for `ep` and `llep`: indices 8·n bytes (`llep` 20·n where
+// something moves); forward the send buffer n·p, the receive buffer R·p, and its regrouping by expert
+// R·(h + 4), then two of R·h; never more than two of them at once (with E_p = 1 only n·(h + 4)); backward the
+// same for x, a like pair of h bytes a row for dy, the weights' gradients 4·R, and on the way back R·p and
+// n·p. In category `expert`: see expert_mlp.h. With `saved` the experts' results take another R·h, and what
+// stays until the backward (x, weights, indices, gate and up) is booked to `saved`. Weights of foreign
+// experts in category `gathered`; their fp32 gradients, and one more expert's where they come home, in
+// `grads`. `pipelined_llep`: see pipelined.h. Keeps nothing sized by the routing between the passes, unless
+// `saved` is given. Deterministic: results are added in the order j = 0 … k−1, in fp32; gradients of helpers
+// by rank. Source: GShard (Lepikhin et al. 2020), as in Megatron Core's all-to-all dispatcher; arXiv
+// 2601.17111.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +62,7 @@ enum class DispatchKind { kEp, kLlep, kPipelinedLlep };
 struct DispatchOptions {
   int64_t tile_rows = 0;  // rows of an expert tile; 0: as tile_bytes say
   DispatchKind kind = DispatchKind::kEp;
-  DispatchPlanOptions plan;     // of all kinds but ep
+  DispatchPlanOptions plan{};   // of all kinds but ep
   int64_t token_budget = 4096;  // c: tokens per rank and chunk, of pipelined_llep
   int64_t max_chunks = 10;      // K_max: wins over the budget
   Membership membership = Membership::kStrided;

@@ -17,7 +17,7 @@
 namespace steppe::ops {
 
 inline constexpr int kDegrees[] = {1, 2, 3, 4};
-inline constexpr int64_t kExperts = 12, kTopK = 3, kHidden = 21, kIntermediate = 11;
+inline constexpr int64_t kExperts = 24, kTopK = 3, kHidden = 21, kIntermediate = 11;
 
 enum class Routes { kRandom, kPowerLaw, kOneExpertEmpty, kAllToOne, kListedTwice, kOneRankOnly };
 inline constexpr std::array kAllRoutes = {Routes::kRandom,   Routes::kPowerLaw,    Routes::kOneExpertEmpty,
@@ -66,8 +66,17 @@ inline MoeLayer make_layer(const std::vector<int64_t>& tokens_of_rank, Routes ro
            (at::randn({kExperts, kHidden, kIntermediate}) / std::sqrt(kIntermediate)).to(dtype)}};
 }
 
+// Experts with biases and the clamped form, which some values reach.
+inline MoeLayer biased(MoeLayer layer) {
+  auto& weights = layer.weights;
+  weights.gate_up_bias_E2I = at::randn({kExperts, 2 * kIntermediate}).mul_(3).to(layer.x_NH.scalar_type());
+  weights.down_bias_EH = at::randn({kExperts, kHidden}).to(layer.x_NH.scalar_type());
+  weights.form = kernels::kClampedSwiglu;
+  return layer;
+}
+
 inline std::vector<int64_t> uneven_tokens(int degree) {
-  const std::vector<int64_t> tokens{9, 0, 14, 5};
+  const std::vector<int64_t> tokens{9, 0, 14, 5, 3, 11, 1, 7};
   return {tokens.begin(), tokens.begin() + degree};
 }
 
@@ -105,14 +114,20 @@ inline RankPart part_of(const MoeLayer& layer, comm::Communicator& group, at::De
   const auto ids = rows_of_rank(layer, layer.ids_Nk, rank);
   for (int64_t i = 0; i < ids.numel(); ++i) ++counts[ids.data_ptr<int32_t>()[i]];
   part.routing.counts = exchange_route_counts(group, counts);
-  const auto experts = [&](const at::Tensor& all) { return experts_of_rank(all, rank, degree).to(device); };
-  part.weights = {experts(layer.weights.gate_up_E2IH), experts(layer.weights.down_EHI)};
+  const auto experts = [&](const at::Tensor& all) {
+    return all.defined() ? experts_of_rank(all, rank, degree).to(device) : all;
+  };
+  const auto& w = layer.weights;
+  part.weights = {experts(w.gate_up_E2IH), experts(w.down_EHI), experts(w.gate_up_bias_E2I),
+                  experts(w.down_bias_EH), w.form};
   const auto accumulator = [&](const at::Tensor& weight) {
-    return at::full(weight.sizes(), grads_start, weight.options().dtype(at::kFloat));
+    return weight.defined() ? at::full(weight.sizes(), grads_start, weight.options().dtype(at::kFloat))
+                            : weight;
   };
   part.grads = {part.dx_NH,
                 at::full(part.routing.weights_Nk.sizes(), 99, part.routing.weights_Nk.options()),
-                {accumulator(part.weights.gate_up_E2IH), accumulator(part.weights.down_EHI)}};
+                {accumulator(part.weights.gate_up_E2IH), accumulator(part.weights.down_EHI),
+                 accumulator(part.weights.gate_up_bias_E2I), accumulator(part.weights.down_bias_EH)}};
   return part;
 }
 

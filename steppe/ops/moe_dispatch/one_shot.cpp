@@ -1,8 +1,13 @@
 #include "steppe/ops/moe_dispatch/one_shot.h"
 
+#include <ATen/ops/empty_like.h>
+
+#include <numeric>
+
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/permute.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/packed_rows.h"
 #include "steppe/ops/moe_dispatch/route_order.h"
 
 namespace steppe::ops {
@@ -10,68 +15,107 @@ namespace {
 
 using memory::Category;
 
+// Room for the order is booked to the scope in force, what only serves to find it to `dispatch`.
 RouteOrder make_order(const OneShot& layer) {
   const auto& schedule = layer.schedule;
   RouteOrder order{layer.context.empty({schedule.num_sent}, at::kInt),
                    layer.context.empty({schedule.num_sent}, at::kInt)};
+  const memory::Scope scope(Category::kDispatch);
   RouteOrderScratch scratch;
   if (!schedule.to_destination_order.empty()) scratch = make_order_scratch(layer.context, schedule.num_sent);
   order_routes(order, scratch, schedule, layer.routing.ids_Nk);
   return order;
 }
 
-// One side of a layer's dispatch: rows in token order out to expert order, and back.
+// Rows at their experts, in expert order, with their routing weights.
+struct RowsAtExperts {
+  at::Tensor x_RH, weight_R;
+};
+
+// One side of a layer's dispatch: rows in token order out to expert order, and back. What it returns is
+// booked to `kept`.
 class Transport {
  public:
-  explicit Transport(const OneShot& layer)
-      : context_(layer.context), group_(layer.group), schedule_(layer.schedule) {}
+  Transport(const OneShot& layer, Category kept)
+      : layer_(layer),
+        context_(layer.context),
+        group_(layer.group),
+        schedule_(layer.schedule),
+        packed_(layer.weights.down_EHI.size(1), layer.context.dtype),
+        kept_(kept) {}
 
-  // values [num_sent, …] in slot order → [num_received, …] in expert order. Releases `sent` on the way.
-  at::Tensor to_experts(at::Tensor sent) const {
-    if (group_.size() == 1) return sent;
-    auto received = empty_like_rows(sent, schedule_.num_received);
-    comm::all_to_all_rows(group_, received, sent, schedule_.receive_rows, schedule_.send_rows).wait();
-    sent.reset();
-    return regrouped(std::move(received), schedule_.to_expert_order);
-  }
-
-  // The way back: [num_received, …] in expert order → [num_sent, …] in slot order.
-  at::Tensor from_experts(at::Tensor rows) const {
-    if (group_.size() == 1) return rows;
-    const auto ordered = regrouped(std::move(rows), schedule_.to_source_order);
-    auto returned = empty_like_rows(ordered, schedule_.num_sent);
-    comm::all_to_all_rows(group_, returned, ordered, schedule_.send_rows, schedule_.receive_rows).wait();
-    return returned;
-  }
-
-  at::Tensor rows_of_tokens(const at::Tensor& x_NH, const RouteOrder& order, int64_t k) const {
-    const auto rows = context_.empty({schedule_.num_sent, x_NH.size(1)});
-    kernels::gather_rows_of_routes(rows, x_NH, order.route_of_slot, k);
+  RowsAtExperts out_with_weights(const at::Tensor& x_NH, const RouteOrder& order) const {
+    const auto weights = layer_.routing.weights_Nk.view({-1});
+    if (group_.size() == 1) {
+      const memory::Scope scope(kept_);
+      const RowsAtExperts rows{gathered(x_NH, order), context_.empty({schedule_.num_sent}, at::kFloat)};
+      kernels::gather_values(rows.weight_R, weights, order.route_of_slot);
+      return rows;
+    }
+    auto sent = context_.empty({schedule_.num_sent, packed_.width()});
+    gather(packed_.values(sent), x_NH, order);
+    kernels::gather_values(packed_.weights(sent), weights, order.route_of_slot);
+    const auto received = exchanged(std::move(sent), schedule_.send_rows, schedule_.receive_rows);
+    const memory::Scope scope(kept_);
+    const RowsAtExperts rows{context_.empty({schedule_.num_received, packed_.hidden}),
+                             context_.empty({schedule_.num_received}, at::kFloat)};
+    kernels::copy_row_blocks(rows.x_RH, packed_.values(received), schedule_.to_expert_order);
+    kernels::copy_row_blocks(rows.weight_R, packed_.weights(received), schedule_.to_expert_order);
     return rows;
   }
 
-  at::Tensor values_of_routes(const at::Tensor& values_Nk, const RouteOrder& order) const {
-    const auto values = context_.empty({schedule_.num_sent}, at::kFloat);
-    kernels::gather_values(values, values_Nk.view({-1}), order.route_of_slot);
-    return values;
+  at::Tensor out(const at::Tensor& dy_NH, const RouteOrder& order) const {
+    auto sent = gathered(dy_NH, order);
+    if (group_.size() == 1) return sent;
+    const auto received = exchanged(std::move(sent), schedule_.send_rows, schedule_.receive_rows);
+    const auto dy_RH = at::empty_like(received);
+    kernels::copy_row_blocks(dy_RH, received, schedule_.to_expert_order);
+    return dy_RH;
+  }
+
+  // [num_received, H] in expert order → [num_sent, H] in slot order.
+  at::Tensor back(at::Tensor rows) const {
+    if (group_.size() == 1) return rows;
+    auto ordered = at::empty_like(rows);
+    kernels::copy_row_blocks(ordered, rows, schedule_.to_source_order);
+    rows.reset();
+    return exchanged(std::move(ordered), schedule_.receive_rows, schedule_.send_rows);
+  }
+
+  // The same with what each row's weight gets: views of one buffer.
+  RowsAtExperts back_with_weights(RowsAtExperts rows) const {
+    if (group_.size() == 1) return rows;
+    auto ordered = context_.empty({schedule_.num_received, packed_.width()});
+    kernels::copy_row_blocks(packed_.values(ordered), rows.x_RH, schedule_.to_source_order);
+    kernels::copy_row_blocks(packed_.weights(ordered), rows.weight_R, schedule_.to_source_order);
+    rows = {};
+    const auto returned = exchanged(std::move(ordered), schedule_.receive_rows, schedule_.send_rows);
+    return {packed_.values(returned), packed_.weights(returned)};
   }
 
  private:
-  at::Tensor empty_like_rows(const at::Tensor& like, int64_t rows) const {
-    auto sizes = like.sizes().vec();
-    sizes[0] = rows;
-    return context_.empty(sizes, like.scalar_type());
+  void gather(const at::Tensor& rows, const at::Tensor& x_NH, const RouteOrder& order) const {
+    kernels::gather_rows_of_routes(rows, x_NH, order.route_of_slot, layer_.routing.ids_Nk.size(1));
+  }
+  at::Tensor gathered(const at::Tensor& x_NH, const RouteOrder& order) const {
+    const auto rows = context_.empty({schedule_.num_sent, packed_.hidden});
+    gather(rows, x_NH, order);
+    return rows;
+  }
+  at::Tensor exchanged(at::Tensor sent, std::span<const int64_t> send_rows,
+                       std::span<const int64_t> receive_rows) const {
+    const int64_t num_received = std::accumulate(receive_rows.begin(), receive_rows.end(), int64_t{0});
+    const auto received = context_.empty({num_received, sent.size(1)});
+    comm::all_to_all_rows(group_, received, sent, receive_rows, send_rows).wait();
+    return received;
   }
 
-  at::Tensor regrouped(at::Tensor rows, const std::vector<kernels::RowBlock>& blocks) const {
-    const auto out = empty_like_rows(rows, rows.size(0));
-    kernels::copy_row_blocks(out, rows, blocks);
-    return out;
-  }
-
+  const OneShot& layer_;
   const OpContext& context_;
   comm::Communicator& group_;
   const RouteSchedule& schedule_;
+  PackedRow packed_;
+  Category kept_;
 };
 
 }  // namespace
@@ -80,61 +124,63 @@ void one_shot_forward(const OneShot& layer, const at::Tensor& y_NH, const at::Te
                       DispatchSaved* saved) {
   const memory::Scope scope(Category::kDispatch);
   const auto& [context, group, routing, schedule, weights, tile_rows, helpers] = layer;
-  const int64_t k = routing.ids_Nk.size(1);
-  const auto order = make_order(layer);
-  const Transport transport(layer);
-
-  auto weight_R = transport.to_experts(transport.values_of_routes(routing.weights_Nk, order));
-  auto x_RH = transport.to_experts(transport.rows_of_tokens(x_NH, order, k));
+  const auto kept = saved != nullptr ? Category::kSaved : Category::kDispatch;
+  const Transport transport(layer, kept);
+  RouteOrder order;
+  at::Tensor gate_up_R2I;
+  {
+    const memory::Scope scope_of_kept(kept);
+    order = make_order(layer);
+  }
+  auto [x_RH, weight_R] = transport.out_with_weights(x_NH, order);
   auto y_RH = x_RH;
   if (saved != nullptr) {
-    const memory::Scope kept(Category::kSaved);
-    saved->gate_up_R2I = context.empty({schedule.num_received, weights.gate_up_E2IH.size(1)});
-    saved->x_RH = x_RH, saved->weight_R = weight_R;
-    saved->slot_of_route = order.slot_of_route, saved->route_of_slot = order.route_of_slot;
+    y_RH = context.empty({schedule.num_received, x_NH.size(1)});
+    const memory::Scope scope_of_kept(kept);
+    gate_up_R2I = context.empty({schedule.num_received, weights.gate_up_E2IH.size(1)});
+    *saved = {order.slot_of_route, order.route_of_slot, x_RH, weight_R, gate_up_R2I};
   }
-  if (saved != nullptr) y_RH = context.empty({schedule.num_received, x_NH.size(1)});
   experts_forward(context, y_RH, {x_RH, weight_R, schedule.rows_of_expert},
-                  {weights, helpers != nullptr ? helpers->wait() : ExpertWeights{}},
-                  saved != nullptr ? saved->gate_up_R2I : at::Tensor{}, tile_rows);
+                  {weights, helpers != nullptr ? helpers->wait() : ExpertWeights{}}, gate_up_R2I, tile_rows);
   x_RH.reset(), weight_R.reset();
-  const auto rows = transport.from_experts(std::move(y_RH));
-  kernels::combine_rows(y_NH, rows, order.slot_of_route, k, /*add=*/true);
+  const auto rows = transport.back(std::move(y_RH));
+  kernels::combine_rows(y_NH, rows, order.slot_of_route, routing.ids_Nk.size(1), /*add=*/true);
 }
 
 void one_shot_backward(const OneShot& layer, const DispatchGradients& grads, const at::Tensor& dy_NH,
                        const at::Tensor& x_NH, DispatchSaved* saved) {
   const memory::Scope scope(Category::kDispatch);
   const auto& [context, group, routing, schedule, weights, tile_rows, helpers] = layer;
-  const int64_t k = routing.ids_Nk.size(1);
-  const Transport transport(layer);
-  DispatchSaved kept;
-  if (saved != nullptr) std::swap(kept, *saved);
-  const auto order =
-      saved != nullptr ? RouteOrder{kept.slot_of_route, kept.route_of_slot} : make_order(layer);
-  if (saved == nullptr) {
-    kept.weight_R = transport.to_experts(transport.values_of_routes(routing.weights_Nk, order));
-    kept.x_RH = transport.to_experts(transport.rows_of_tokens(x_NH, order, k));
+  const Transport transport(layer, Category::kDispatch);
+  RouteOrder order;
+  RowsAtExperts rows;
+  at::Tensor gate_up_R2I;
+  if (saved != nullptr) {
+    order = {saved->slot_of_route, saved->route_of_slot};
+    rows = {saved->x_RH, saved->weight_R}, gate_up_R2I = saved->gate_up_R2I;
+    *saved = {};
+  } else {
+    order = make_order(layer);
+    rows = transport.out_with_weights(x_NH, order);
   }
-  auto dy_RH = transport.to_experts(transport.rows_of_tokens(dy_NH, order, k));
-  auto dweight_R = context.empty({schedule.num_received}, at::kFloat);
+  RowsAtExperts back{transport.out(dy_NH, order), context.empty({schedule.num_received}, at::kFloat)};
   ExpertGradients helped_grads;
   if (helpers != nullptr) helped_grads = helpers->make_gradients();
   experts_backward(context,
-                   {dy_RH,
-                    dweight_R,
-                    {kept.x_RH, kept.weight_R, schedule.rows_of_expert},
+                   {back.x_RH,
+                    back.weight_R,
+                    {rows.x_RH, rows.weight_R, schedule.rows_of_expert},
                     weights,
                     grads.experts,
-                    kept.gate_up_R2I,
+                    gate_up_R2I,
                     tile_rows},
                    helpers != nullptr ? helpers->wait() : ExpertWeights{}, helped_grads);
-  kept.x_RH.reset(), kept.weight_R.reset(), kept.gate_up_R2I.reset();
+  rows = {}, gate_up_R2I.reset();
 
-  const auto dweights = transport.from_experts(std::move(dweight_R));
-  kernels::gather_values(grads.dweights_Nk.view({-1}), dweights, order.slot_of_route);
-  const auto dx_rows = transport.from_experts(std::move(dy_RH));
-  kernels::combine_rows(grads.dx_NH, dx_rows, order.slot_of_route, k, /*add=*/false);
+  const auto returned = transport.back_with_weights(std::move(back));
+  kernels::gather_values(grads.dweights_Nk.view({-1}), returned.weight_R, order.slot_of_route);
+  kernels::combine_rows(grads.dx_NH, returned.x_RH, order.slot_of_route, routing.ids_Nk.size(1),
+                        /*add=*/false);
   if (helpers != nullptr) helpers->send_home(helped_grads, grads.experts);
 }
 

@@ -1,12 +1,9 @@
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
-#include "steppe/memory/scope.h"
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
 
 namespace steppe::ops {
 namespace {
-
-using memory::Category;
 
 // Calls work(tile) for the chunk's tiles, and midway(), once, when half of them are done.
 template <class Work, class Midway>
@@ -26,24 +23,17 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
                        const ExpertWeights& weights, int64_t tile_rows) {
   HelperExperts helpers(context, group, plan, weights);
   ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kForward);
-  const auto& leaving = pass.source_RH[0];
-  const auto& returning = pass.source_RH[1];
-  comm::Pending weights_arrive, x_arrives;
+  const auto& leaving = pass.source[0];
+  const auto& returning = pass.source[1];
   const auto prepare = [&](int64_t chunk) {
     pass.order(chunk);
-    pass.gather_weights(chunk);
-    pass.gather(leaving, x_NH, chunk);
+    pass.gather_packed(leaving, x_NH, chunk);
   };
-  const auto send = [&](int64_t chunk) {
-    weights_arrive = pass.dispatch(pass.slot_weight(chunk), pass.source_weight_R, chunk);
-    x_arrives = pass.dispatch(pass.slot_x(chunk), leaving, chunk);
-  };
-  const auto wait_for_arrival = [&] { weights_arrive.wait(), x_arrives.wait(); };
 
   prepare(0);
-  send(0);
+  auto arrives = pass.dispatch(pass.slot_x(0), leaving, 0);
   const AllExperts experts{weights, helpers.wait()};
-  wait_for_arrival();
+  arrives.wait();
   const int64_t last = pass.num_chunks() - 1;
   for (int64_t chunk = 0; chunk <= last; ++chunk) {
     comm::Pending returns;
@@ -54,21 +44,20 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
         [&](const Tile& of) {
           auto& tile = pass.tile;
           const int64_t rows = rows_of(of);
-          pass.load(tile.x_TH, pass.slot_x(chunk), chunk, of);
-          pass.load(tile.weight_T, pass.slot_weight(chunk), chunk, of);
+          pass.load_packed(chunk, of);
           const auto x = tile.x_TH.narrow(0, 0, rows);
           const auto items = pass.rows_of_items(chunk, of);
           experts_forward(context, x, {x, tile.weight_T.narrow(0, 0, rows), items, tile.workspace}, experts,
                           {}, 0);
-          pass.store(pass.slot_x(chunk), tile.x_TH, chunk, of);
+          pass.store_packed(tile.x_TH, {}, chunk, of);
         },
         [&] {
           // The other slot is free once its results have left.
           returns.wait();
-          if (chunk < last) send(chunk + 1);
+          if (chunk < last) arrives = pass.dispatch(pass.slot_x(chunk + 1), leaving, chunk + 1);
           if (chunk > 0) pass.combine(y_NH, returning, chunk - 1, /*add=*/true);
         });
-    wait_for_arrival();
+    arrives.wait();
   }
   pass.give_back(returning, pass.slot_x(last), last).wait();
   pass.combine(y_NH, returning, last, /*add=*/true);
@@ -81,20 +70,18 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
   const auto helped_grads = helpers.make_gradients();
   {
     ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kBackward);
-    const auto& x_leaving = pass.source_RH[0];  // and dx returning
-    const auto& dy_leaving = pass.source_RH[1];
-    comm::Pending weights_arrive, x_arrives, dy_arrives;
+    const auto& x_leaving = pass.source[0];  // and dx returning
+    const auto& dy_leaving = pass.source[1];
+    comm::Pending x_arrives, dy_arrives;
     const auto send = [&](int64_t chunk) {
-      pass.gather_weights(chunk);
-      weights_arrive = pass.dispatch(pass.slot_weight(chunk), pass.source_weight_R, chunk);
-      pass.gather(x_leaving, x_NH, chunk);
+      pass.gather_packed(x_leaving, x_NH, chunk);
       x_arrives = pass.dispatch(pass.slot_x(chunk), x_leaving, chunk);
       dy_arrives = pass.dispatch(pass.slot_dy(chunk), dy_leaving, chunk);
     };
-    const auto wait_for_arrival = [&] { weights_arrive.wait(), x_arrives.wait(), dy_arrives.wait(); };
+    const auto wait_for_arrival = [&] { x_arrives.wait(), dy_arrives.wait(); };
     const auto take_back = [&](int64_t chunk) {
       pass.combine(grads.dx_NH, x_leaving, chunk, /*add=*/false);
-      pass.scatter_values(grads.dweights_Nk, pass.source_weight_R, chunk);
+      pass.scatter_weights(grads.dweights_Nk, x_leaving, chunk);
     };
 
     pass.order(0);
@@ -103,13 +90,9 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
     const auto helped = helpers.wait();
     wait_for_arrival();
     const int64_t last = pass.num_chunks() - 1;
-    comm::Pending dweights_return, dx_returns;
-    const auto give_back = [&](int64_t chunk) {
-      dweights_return = pass.give_back(pass.source_weight_R, pass.slot_weight(chunk), chunk);
-      dx_returns = pass.give_back(x_leaving, pass.slot_x(chunk), chunk);
-    };
+    comm::Pending dx_returns;
     for (int64_t chunk = 0; chunk <= last; ++chunk) {
-      if (chunk > 0) give_back(chunk - 1);
+      if (chunk > 0) dx_returns = pass.give_back(x_leaving, pass.slot_x(chunk - 1), chunk - 1);
       if (chunk < last) {
         pass.order(chunk + 1);
         pass.gather(dy_leaving, dy_NH, chunk + 1);
@@ -119,9 +102,8 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
           [&](const Tile& of) {
             auto& tile = pass.tile;
             const int64_t rows = rows_of(of);
-            pass.load(tile.x_TH, pass.slot_x(chunk), chunk, of);
+            pass.load_packed(chunk, of);
             pass.load(tile.dy_TH, pass.slot_dy(chunk), chunk, of);
-            pass.load(tile.weight_T, pass.slot_weight(chunk), chunk, of);
             const auto items = pass.rows_of_items(chunk, of);
             experts_backward(
                 context,
@@ -133,18 +115,16 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
                  {},
                  0},
                 helped, helped_grads);
-            pass.store(pass.slot_x(chunk), tile.dy_TH, chunk, of);
-            pass.store(pass.slot_weight(chunk), tile.dweight_T, chunk, of);
+            pass.store_packed(tile.dy_TH, tile.dweight_T, chunk, of);
           },
           [&] {
-            dweights_return.wait(), dx_returns.wait();
+            dx_returns.wait();
             if (chunk > 0) take_back(chunk - 1);
             if (chunk < last) send(chunk + 1);
           });
       wait_for_arrival();
     }
-    give_back(last);
-    dweights_return.wait(), dx_returns.wait();
+    pass.give_back(x_leaving, pass.slot_x(last), last).wait();
     take_back(last);
   }
   helpers.send_home(helped_grads, grads.experts);

@@ -50,8 +50,9 @@ Watched claim(const DispatchPlan& plan, int rank, int64_t own_chunk_tokens, int6
     claim.expert = std::min(tile, routes) * 3 * intermediate * item;
     return claim;
   }
+  const int64_t row = hidden * item, packed = (row + 15) / 16 * 16 + 16;
   claim.dispatch =
-      slot * ((backward ? 4 : 2) * hidden * item + 2 * 4) + routes * (2 * hidden * item + 4 + 44);
+      slot * 2 * (packed + (backward ? row : 0)) + routes * (packed + (backward ? row : packed) + 44);
   claim.expert = tile * ((hidden + 3 * intermediate) * item + 4);
   if (backward) claim.expert += tile * (hidden * item + 4);
   return claim;
