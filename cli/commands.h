@@ -7,6 +7,7 @@ namespace steppe::cli {
 
 void add_train_command(CLI::App& app, int& status);
 void add_inspect_command(CLI::App& app, int& status);
+void add_export_command(CLI::App& app, int& status);
 void add_report_command(CLI::App& app, int& status);
 
 // Below `steppe bench`.

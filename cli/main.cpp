@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   int status = 0;
   steppe::cli::add_train_command(app, status);
   steppe::cli::add_inspect_command(app, status);
+  steppe::cli::add_export_command(app, status);
   steppe::cli::add_report_command(app, status);
   auto* bench = app.add_subcommand("bench", "time an operator against what it replaces, on the same input");
   bench->require_subcommand(1);

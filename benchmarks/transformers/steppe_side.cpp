@@ -70,7 +70,7 @@ void run(const std::string& recipe_path, const std::string& tokens, const std::s
   Counters counters;
   const ops::OpContext context{at::kCPU, train::compute_dtype(run), &counters};
   model::ModelWeights weights(model, layout, groups, context);
-  checkpoint::load_hugging_face_weights(weights, weights_folder);
+  checkpoint::load_hugging_face_weights(weights, model, weights_folder);
   ops::TopKRouting routing;
   train::Step step(train::step_config(run), model, layout, groups, context, weights, routing);
   answer({{"parameters", model.num_parameters()}, {"threads", at::get_num_threads()}});

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 
 #include "steppe/base/error.h"
 #include "steppe/checkpoint/tensor_folder.h"
+#include "steppe/model/family.h"
 #include "steppe/model/initialize.h"
 
 namespace steppe::checkpoint {
@@ -70,19 +72,33 @@ bool is_redundant(const TensorFolder& folder, const std::string& name) {
   return name == "lm_head.weight" && embedding && same_values(folder, *folder.find(name), *embedding);
 }
 
-void check_tensors(const TensorFolder& folder, const Shapes& own) {
+// As the family's files name it, or, where those pack the experts, under our name, which is transformers'.
+std::optional<TensorPlace> find(const TensorFolder& folder, const model::Family& family,
+                                const std::string& tensor) {
+  if (auto place = folder.find(model::stored_name(family, tensor))) return place;
+  return folder.find(tensor);
+}
+
+bool is_readable(Dtype dtype) {
+  return dtype == Dtype::kF32 || dtype == Dtype::kBF16 || dtype == Dtype::kF16 || dtype == Dtype::kF64;
+}
+
+void check_tensors(const TensorFolder& folder, const model::Family& family, const Shapes& own) {
   std::vector<std::string> missing, unused, misshapen;
-  std::set<std::string> used;
+  std::set<std::string> used, quantized;
   for (const auto& name : all_tensors(own)) {
-    const auto place = folder.find(name);
+    const auto place = find(folder, family, name);
     if (!place) {
-      missing.push_back(name);
+      missing.push_back(model::stored_name(family, name));
       continue;
     }
     used.insert(place->stored_name);
+    const Dtype dtype = place->file->at(place->stored_name).dtype;
+    if (!is_readable(dtype)) quantized.insert(fmt::format("{} is {}", place->stored_name, name_of(dtype)));
     const auto expected = own.find(name);
     if (expected != own.end() && place->found_shape != expected->second) {
-      misshapen.push_back(fmt::format("{} is [{}], not [{}]", name, fmt::join(place->found_shape, ", "),
+      misshapen.push_back(fmt::format("{} is [{}], not [{}]", model::stored_name(family, name),
+                                      fmt::join(place->found_shape, ", "),
                                       fmt::join(expected->second, ", ")));
     }
   }
@@ -90,20 +106,26 @@ void check_tensors(const TensorFolder& folder, const Shapes& own) {
     if (!used.contains(name) && !is_redundant(folder, name)) unused.push_back(name);
   }
   std::string faults;
-  if (!missing.empty()) faults += fmt::format("\n  {} missing: {}", missing.size(), listed(missing));
-  if (!misshapen.empty())
-    faults += fmt::format("\n  {} of another shape: {}", misshapen.size(), listed(misshapen));
-  if (!unused.empty()) faults += fmt::format("\n  {} without a use: {}", unused.size(), listed(unused));
-  STEPPE_CHECK_VALUE(faults.empty(), "[checkpoint] {} does not fit the model:{}", folder.path(), faults);
+  const auto add = [&](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty()) faults += fmt::format("\n  {} {}: {}", names.size(), what, listed(names));
+  };
+  add("missing", missing);
+  add("of another shape", misshapen);
+  add("quantized", {quantized.begin(), quantized.end()});
+  add("without a use", unused);
+  STEPPE_CHECK_VALUE(faults.empty(), "[checkpoint] {} does not fit the model ({}):{}", folder.path(),
+                     family.model_type, faults);
 }
 
 }  // namespace
 
-void load_hugging_face_weights(model::ModelWeights& weights, const std::string& folder_or_file) {
+void load_hugging_face_weights(model::ModelWeights& weights, const model::ModelConfig& config,
+                               const std::string& folder_or_file) {
   const TensorFolder folder(folder_or_file);
-  check_tensors(folder, own_tensors(weights));
+  const auto& family = model::family_of(config);
+  check_tensors(folder, family, own_tensors(weights));
   const auto source = [&](const model::LogicalSlice& slice, int64_t begin, std::span<float> out) {
-    folder.read(*folder.find(slice.tensor), begin, out);
+    folder.read(*find(folder, family, slice.tensor), begin, out);
   };
   for (auto& unit : weights.units()) model::fill_unit(unit, source);
 }

@@ -15,6 +15,7 @@
 #include "steppe/checkpoint/safetensors.h"
 #include "steppe/comm/groups.h"
 #include "steppe/layout/layout.h"
+#include "steppe/model/family.h"
 #include "steppe/recipe/expect_message.h"
 
 namespace steppe::checkpoint {
@@ -34,17 +35,22 @@ model::ModelConfig small_config() {
 struct Rank {
   Rank(const model::ModelConfig& config, const layout::LayoutConfig& degrees, int rank,
        at::ScalarType dtype = at::kFloat)
-      : layout(degrees, rank), groups(comm::make_shape_only_groups(layout)) {
+      : config(config), layout(degrees, rank), groups(comm::make_shape_only_groups(layout)) {
     context.dtype = dtype;
     context.counters = &counters;
     weights.emplace(config, layout, groups, context);
   }
+  model::ModelConfig config;
   layout::RankLayout layout;
   comm::Groups groups;
   Counters counters;
   ops::OpContext context;
   std::optional<model::ModelWeights> weights;
 };
+
+void load(Rank& rank, const std::string& folder_or_file) {
+  load_hugging_face_weights(*rank.weights, rank.config, folder_or_file);
+}
 
 // Names, shapes and values of a model, a different value for every element; small enough to be exact in bf16.
 struct Model {
@@ -135,7 +141,7 @@ TEST(HuggingFaceWeights, EveryRankTakesItsPart) {
       for (int rank = 0; rank < degrees.world_size; ++rank) {
         SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << degrees.world_size);
         Rank r(small_config(), degrees, rank, dtype);
-        load_hugging_face_weights(*r.weights, folder / "");
+        load(r, folder / "");
         const int64_t compared = expect_loaded(*r.weights, model);
         if (degrees.world_size == 1) {
           EXPECT_EQ(compared, small_config().num_parameters());
@@ -152,7 +158,7 @@ TEST(HuggingFaceWeights, ShardsAndPackedExperts) {
   packed.pack_experts(1, 4);
   packed.write(folder / "packed.safetensors");
   Rank one(small_config(), {4, 1, 4, 1}, 2);
-  load_hugging_face_weights(*one.weights, folder / "packed.safetensors");
+  load(one, folder / "packed.safetensors");
   expect_loaded(*one.weights, model);
 
   nlohmann::json map;
@@ -167,21 +173,74 @@ TEST(HuggingFaceWeights, ShardsAndPackedExperts) {
   };
   write_index();
   Rank two(small_config(), {2, 1, 1, 2}, 1);
-  load_hugging_face_weights(*two.weights, folder / "");
+  load(two, folder / "");
   expect_loaded(*two.weights, model);
 
   map["model.norm.weight"] = "model-1.safetensors";
   write_index();
-  expect_message<ValueError>([&] { load_hugging_face_weights(*two.weights, folder / ""); },
+  expect_message<ValueError>([&] { load(two, folder / ""); },
                              {index, "model.norm.weight", "model-1.safetensors", "does not have it"});
   map["model.norm.weight"] = "/etc/passwd";
   write_index();
-  expect_message<ValueError>([&] { load_hugging_face_weights(*two.weights, folder / ""); },
-                             {"must be a file name"});
+  expect_message<ValueError>([&] { load(two, folder / ""); }, {"must be a file name"});
   map["model.norm.weight"] = "model-3.safetensors";
   write_index();
-  expect_message<RuntimeFailure>([&] { load_hugging_face_weights(*two.weights, folder / ""); },
-                                 {"model-3.safetensors"});
+  expect_message<RuntimeFailure>([&] { load(two, folder / ""); }, {"model-3.safetensors"});
+}
+
+// A family with names of its own, by themselves and packed.
+TEST(HuggingFaceWeights, NamesOfTheFamily) {
+  const TemporaryFolder folder;
+  auto config = small_config();
+  config.qk_norm = model::QkNorm::kNone, config.first_k_dense_replace = 0;
+  const auto& mixtral = model::family_of(config);
+  ASSERT_EQ(mixtral.model_type, "mixtral");
+  const Model model(config);
+  Model theirs = model;
+  theirs.values.clear(), theirs.shapes.clear();
+  for (const auto& [name, values] : model.values) {
+    theirs.values[model::stored_name(mixtral, name)] = values;
+    theirs.shapes[model::stored_name(mixtral, name)] = model.shapes.at(name);
+  }
+  ASSERT_TRUE(theirs.values.contains("model.layers.1.block_sparse_moe.experts.3.w2.weight"));
+  theirs.write(folder / "model.safetensors");
+  Rank one(config, {2, 1, 2, 1}, 1);
+  load(one, folder / "");
+  expect_loaded(*one.weights, model);
+
+  auto packed = model;
+  packed.pack_experts(0, 4), packed.pack_experts(1, 4);
+  packed.write(folder / "packed.safetensors");
+  Rank two(config, {2, 1, 1, 1}, 1);
+  load(two, folder / "packed.safetensors");
+  expect_loaded(*two.weights, model);
+
+  theirs.values.erase("model.layers.0.block_sparse_moe.experts.0.w1.weight");
+  theirs.write(folder / "model.safetensors");
+  expect_message<ValueError>([&] { load(one, folder / ""); },
+                             {"mixtral", "1 missing: model.layers.0.block_sparse_moe.experts.0.w1.weight"});
+  // Another family's file: every name that differs is listed.
+  model.write(folder / "model.safetensors");
+  auto normed = config;
+  normed.qk_norm = model::QkNorm::kHead;
+  Rank three(normed, {}, 0);
+  expect_message<ValueError>([&] { load(three, folder / ""); },
+                             {"qwen3_moe", "4 missing: model.layers.0.self_attn.k_norm.weight"});
+}
+
+TEST(HuggingFaceWeights, QuantizedTensorsAreNamed) {
+  const TemporaryFolder folder;
+  const Model model(small_config());
+  const std::string name = "model.layers.1.mlp.experts.2.down_proj.weight";
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [other, v] : model.values) {
+    if (other != name) tensors.push_back(tensor_to_write<float>(other, model.shapes.at(other), v));
+  }
+  const std::vector<std::byte> bytes(model.values.at(name).size());
+  tensors.push_back({name, model.shapes.at(name), Dtype::kF8E4M3, bytes});
+  write_safetensors(folder / "model.safetensors", tensors);
+  Rank r(small_config(), {4, 1, 4, 1}, 0);  // not this rank's expert
+  expect_message<ValueError>([&] { load(r, folder / ""); }, {"1 quantized: " + name + " is F8_E4M3"});
 }
 
 TEST(HuggingFaceWeights, FaultsAreListedBeforeAnythingIsWritten) {
@@ -197,13 +256,13 @@ TEST(HuggingFaceWeights, FaultsAreListedBeforeAnythingIsWritten) {
   // Expert 3 is not this rank's, and missing all the same.
   Rank r(small_config(), {2, 1, 2, 1}, 0);
   expect_message<ValueError>(
-      [&] { load_hugging_face_weights(*r.weights, folder / ""); },
+      [&] { load(r, folder / ""); },
       {folder / "", "2 missing: model.layers.1.mlp.experts.3.up_proj.weight, model.norm.weight",
        "1 of another shape: model.layers.0.self_attn.q_proj.weight is [6, 24], not [12, 12]",
        "1 without a use: model.layers.7.surplus"});
   for (const auto& unit : r.weights->units()) EXPECT_EQ(unit.working().abs().sum().item<float>(), 0);
   const TemporaryFolder empty;
-  expect_message<RuntimeFailure>([&] { load_hugging_face_weights(*r.weights, empty / ""); }, {"has neither"});
+  expect_message<RuntimeFailure>([&] { load(r, empty / ""); }, {"has neither"});
 }
 
 TEST(HuggingFaceWeights, TiedEmbeddings) {
@@ -214,17 +273,16 @@ TEST(HuggingFaceWeights, TiedEmbeddings) {
   ASSERT_FALSE(model.values.contains("lm_head.weight"));
   model.write(folder / "model.safetensors");
   Rank r(config, {}, 0);
-  load_hugging_face_weights(*r.weights, folder / "");
+  load(r, folder / "");
   expect_loaded(*r.weights, model);
   // Some writers store both.
   model.shapes["lm_head.weight"] = model.shapes.at("model.embed_tokens.weight");
   model.values["lm_head.weight"] = model.values.at("model.embed_tokens.weight");
   model.write(folder / "model.safetensors");
-  load_hugging_face_weights(*r.weights, folder / "");
+  load(r, folder / "");
   model.values["lm_head.weight"].back() += 1;
   model.write(folder / "model.safetensors");
-  expect_message<ValueError>([&] { load_hugging_face_weights(*r.weights, folder / ""); },
-                             {"1 without a use: lm_head.weight"});
+  expect_message<ValueError>([&] { load(r, folder / ""); }, {"1 without a use: lm_head.weight"});
 }
 
 TEST(HuggingFaceWeights, ReadBack) {
@@ -232,7 +290,7 @@ TEST(HuggingFaceWeights, ReadBack) {
   const Model model(small_config());
   model.write(folder / "model.safetensors");
   Rank r(small_config(), {}, 0, at::kBFloat16);
-  load_hugging_face_weights(*r.weights, folder / "");
+  load(r, folder / "");
   for (const auto& unit : r.weights->units()) {
     unit.grad().copy_(unit.shard().master * 2);
     for (const auto& slice : unit.slices()) {

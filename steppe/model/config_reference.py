@@ -2,7 +2,7 @@
 
 For each case NAME: NAME.json as it is given to transformers, and under NAME in expected.json the
 configuration as transformers resolves it, the rotary frequencies, and the number of parameters of the model
-that it builds.
+that it builds. With "written" as second argument: the same of the files in FOLDER/written, into written.json.
 """
 
 import json
@@ -10,24 +10,20 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, OlmoeConfig, Qwen3MoeConfig
 
 KEYS = [
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
     "num_key_value_heads",
-    "intermediate_size",
     "vocab_size",
     "rms_norm_eps",
     "tie_word_embeddings",
     "max_position_embeddings",
     "num_experts",
     "num_experts_per_tok",
-    "moe_intermediate_size",
-    "norm_topk_prob",
     "initializer_range",
-    "mlp_only_layers",
 ]
 
 SMALL = {
@@ -90,16 +86,57 @@ CASES = {
 }
 
 
+MIXTRAL = {
+    "model_type": "mixtral",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 250,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+}
+OLMOE = {
+    "model_type": "olmoe",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": 250,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+}
+CASES |= {
+    "mixtral_defaults": {"model_type": "mixtral"},
+    "mixtral": MIXTRAL | {"head_dim": 24, "tie_word_embeddings": True},
+    "mixtral_scaled": MIXTRAL | {"rope_scaling": {"rope_type": "linear", "factor": 3.0}},
+    "mixtral_alias": {k: v for k, v in MIXTRAL.items() if k != "num_local_experts"} | {"num_experts": 6},
+    "olmoe_defaults": {"model_type": "olmoe"},
+    "olmoe_as_many_key_heads": OLMOE | {"num_key_value_heads": None},
+    "olmoe": OLMOE | {"clip_qkv": 8.0, "norm_topk_prob": True, "num_key_value_heads": 2},
+    "olmoe_scaled": OLMOE | {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3"} | LLAMA3},
+}
+
+
 def describe(path: Path) -> dict:
-    config = Qwen3MoeConfig.from_json_file(path)
+    config = AutoConfig.from_pretrained(path)
     with torch.device("meta"):
-        model = Qwen3MoeForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     rotary = type(model.model.rotary_emb)(config)  # again, off the meta device
     experts = sum(p.numel() for n, p in model.named_parameters() if ".experts." in n)
     total = sum(p.numel() for p in model.parameters())
     return {
         "config": {key: getattr(config, key) for key in KEYS}
-        | {"head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads},
+        | {
+            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            "moe_intermediate_size": getattr(config, "moe_intermediate_size", config.intermediate_size),
+            "norm_topk_prob": getattr(config, "norm_topk_prob", True),
+            "mlp_only_layers": getattr(config, "mlp_only_layers", []),
+            "clip_qkv": getattr(config, "clip_qkv", None) or 0.0,
+        },
+        "model_type": config.model_type,
+        "intermediate_size": config.intermediate_size,
         "inverse": rotary.inv_freq.tolist(),
         "attention_factor": rotary.attention_scaling,
         "parameters": total,
@@ -109,14 +146,25 @@ def describe(path: Path) -> dict:
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    if sys.argv[2:] == ["written"]:
+        described = {path.stem: describe(path) for path in (folder / "written").glob("*.json")}
+        (folder / "written.json").write_text(json.dumps(described))
+        return
     expected = {}
     for name, case in CASES.items():
         path = folder / f"{name}.json"
         path.write_text(json.dumps({"model_type": "qwen3_moe"} | case))
         expected[name] = describe(path)
-    # As transformers itself saves it.
-    Qwen3MoeConfig(**SMALL, rope_parameters=dict(YARN)).save_pretrained(folder)
-    expected["config"] = describe(folder / "config.json")
+    # As transformers itself saves them.
+    saved = {
+        "qwen3_moe": Qwen3MoeConfig(**SMALL, rope_parameters=dict(YARN)),
+        "mixtral": MixtralConfig(**MIXTRAL, head_dim=16, rope_parameters=dict(YARN)),
+        "olmoe": OlmoeConfig(**OLMOE, clip_qkv=0.5),
+    }
+    for name, config in saved.items():
+        config.save_pretrained(folder / f"saved_{name}")
+        path = (folder / f"saved_{name}" / "config.json").rename(folder / f"saved_{name}.json")
+        expected[f"saved_{name}"] = describe(path)
     (folder / "expected.json").write_text(json.dumps(expected))
 
 

@@ -8,9 +8,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "steppe/base/error.h"
+#include "steppe/model/family.h"
 #include "steppe/model/hugging_face_config.h"
 #include "steppe/recipe/expect_message.h"
 
@@ -51,7 +53,6 @@ json as_json(const ModelConfig& c) {
           {"num_attention_heads", c.num_attention_heads},
           {"num_key_value_heads", c.num_key_value_heads},
           {"head_dim", c.head_dim},
-          {"intermediate_size", c.intermediate_size},
           {"vocab_size", c.vocab_size},
           {"rms_norm_eps", c.rms_norm_eps},
           {"tie_word_embeddings", c.tie_word_embeddings},
@@ -61,26 +62,35 @@ json as_json(const ModelConfig& c) {
           {"moe_intermediate_size", c.moe_intermediate_size},
           {"norm_topk_prob", c.norm_topk_prob},
           {"initializer_range", c.initializer_range},
-          {"mlp_only_layers", c.mlp_only_layers}};
+          {"mlp_only_layers", c.mlp_only_layers},
+          {"clip_qkv", c.clip_qkv}};
 }
 
-// The script's cases, each read by us and by transformers.
-TEST(HuggingFaceConfig, ReadsWhatTransformersReads) {
+void run_reference(const TemporaryFolder& folder, const std::string& arguments = "") {
   const std::string python = STEPPE_PYTHON_FOR_TEST;
   ASSERT_FALSE(python.empty()) << "CMake was not told of a Python";
-  const TemporaryFolder folder;
-  const std::string command = "'" + python + "' '" STEPPE_CONFIG_REFERENCE "' '" + (folder / "") + "' > '" +
-                              (folder / "log") + "' 2>&1";
+  const std::string command = "'" + python + "' '" STEPPE_CONFIG_REFERENCE "' '" + (folder / "") + "' " +
+                              arguments + " > '" + (folder / "log") + "' 2>&1";
   const int status = std::system(command.c_str());
   std::ifstream log(folder / "log");
   ASSERT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(log), {});
+}
 
+// The script's cases, each read by us and by transformers; then written by us and read again by both.
+TEST(HuggingFaceConfig, TransformersReadsWhatWeReadAndWrite) {
+  const TemporaryFolder folder;
+  run_reference(folder);
+  std::filesystem::create_directory(folder / "written");
   const json all = json::parse(std::ifstream(folder / "expected.json"));
-  ASSERT_GE(all.size(), 10U);
+  ASSERT_GE(all.size(), 20U);
   for (const auto& [name, expected] : all.items()) {
     SCOPED_TRACE(name);
     const auto config = read_hugging_face_config(folder / (name + ".json"));
     EXPECT_EQ(as_json(config), expected["config"]);
+    EXPECT_EQ(json(family_of(config).model_type), expected["model_type"]);
+    if (family_of(config).has_dense_layers) {
+      EXPECT_EQ(config.intermediate_size, expected["intermediate_size"].get<int64_t>());
+    }
     EXPECT_EQ(config.num_parameters(), expected["parameters"].get<int64_t>());
     EXPECT_EQ(config.num_active_parameters(), expected["active_parameters"].get<int64_t>());
     const auto rotary = rotary_frequencies(config);
@@ -91,7 +101,34 @@ TEST(HuggingFaceConfig, ReadsWhatTransformersReads) {
       const double reference = expected["inverse"][i];
       EXPECT_NEAR(rotary.inverse[i], reference, reference * 1e-6) << "pair " << i;
     }
+    const auto written = hugging_face_config(config, "bfloat16", {});
+    EXPECT_EQ(as_json(parse_hugging_face_config(written, "here")), as_json(config));
+    folder.write("written/" + name + ".json", written);
   }
+  run_reference(folder, "written");
+  const json again = json::parse(std::ifstream(folder / "written.json"));
+  ASSERT_EQ(again.size(), all.size());
+  for (const auto& [name, expected] : all.items()) EXPECT_EQ(again[name], expected) << name;
+}
+
+TEST(HuggingFaceConfig, TokenIdsComeFromTheSource) {
+  auto config = small_config();
+  const auto written = [&](const TokenIds& ids) {
+    return std::pair(json::parse(hugging_face_config(config, "float32", ids)),
+                     json::parse(hugging_face_generation_config(ids)));
+  };
+  const auto [same, generation] = written({R"({"bos_token_id": 3, "eos_token_id": [7, 9]})", 5});
+  EXPECT_EQ(same["bos_token_id"], 3);
+  EXPECT_EQ(same["eos_token_id"], (json{7, 9}));
+  EXPECT_FALSE(same.contains("pad_token_id"));
+  EXPECT_EQ(generation["eos_token_id"], (json{7, 9}));
+  const auto [fresh, fresh_generation] = written({"", 5});
+  EXPECT_EQ(fresh["torch_dtype"], "float32");
+  EXPECT_TRUE(fresh["bos_token_id"].is_null() && fresh["pad_token_id"].is_null());
+  EXPECT_EQ(fresh["eos_token_id"], 5);
+  EXPECT_EQ(fresh_generation, (json{{"_from_model_config", true}, {"eos_token_id", 5}}));
+  config.shared_expert_intermediate_size = 4;
+  expect_message<ValueError>([&] { hugging_face_config(config, "float32", {}); }, {"shared_expert"});
 }
 
 TEST(HuggingFaceConfig, RefusesWhatIsNotComputed) {
@@ -102,7 +139,7 @@ TEST(HuggingFaceConfig, RefusesWhatIsNotComputed) {
     expect_message<ValueError>([&] { read_hugging_face_config(path); }, {path});
     expect_message<ValueError>([&] { read_hugging_face_config(path); }, parts);
   };
-  refused(R"({"model_type": "llama"})", {"model_type", "llama", "qwen3_moe"});
+  refused(R"({"model_type": "llama"})", {"model_type", "llama", "qwen3_moe, mixtral, olmoe"});
   refused(R"({})", {"model_type", "qwen3_moe"});
   refused("[1]", {"must be a JSON object"});
   refused("{", {"must be a JSON object"});
@@ -111,7 +148,13 @@ TEST(HuggingFaceConfig, RefusesWhatIsNotComputed) {
   refused(R"({"model_type": "qwen3_moe", "hidden_act": "gelu"})", {"hidden_act = \"gelu\"", "silu"});
   refused(R"({"model_type": "qwen3_moe", "decoder_sparse_step": 2})", {"decoder_sparse_step = 2"});
   refused(R"({"model_type": "qwen3_moe", "attention_dropout": 0.1})", {"attention_dropout = 0.1"});
-  refused(R"({"model_type": "qwen3_moe", "quantization_config": {"bits": 4}})", {"quantization_config"});
+  refused(R"({"model_type": "qwen3_moe", "quantization_config": {"quant_method": "fp8"}})",
+          {"quantized by \"fp8\""});
+  refused(R"({"model_type": "mixtral", "quantization_config": {"bits": 4}})", {"quantization_config"});
+  refused(R"({"model_type": "mixtral", "sliding_window": 4096})", {"sliding_window = 4096", "mixtral"});
+  refused(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})", {"router_jitter_noise = 0.1"});
+  refused(R"({"model_type": "mixtral", "clip_qkv": 8})", {"clip_qkv = 8", "mixtral"});
+  refused(R"({"model_type": "olmoe", "clip_qkv": -1})", {"clip_qkv = -1", "above 0"});
   refused(R"({"model_type": "qwen3_moe", "layer_types": ["sliding_attention"]})", {"layer_types"});
   refused(R"({"model_type": "qwen3_moe", "partial_rotary_factor": 0.5})", {"partial_rotary_factor = 0.5"});
   refused(R"({"model_type": "qwen3_moe", "hidden_size": "wide"})",
@@ -146,6 +189,7 @@ TEST(ModelConfig, EveryFaultIsNamed) {
   refused([](auto& c) { c.vocab_size = int64_t{1} << 31; }, {"vocab_size = 2147483648", "32 bits"});
   refused([](auto& c) { c.num_key_value_heads = 3; }, {"num_attention_heads = 4", "num_key_value_heads = 3"});
   refused([](auto& c) { c.head_dim = 7; }, {"head_dim = 7", "even"});
+  refused([](auto& c) { c.clip_qkv = -1; }, {"clip_qkv = -1"});
   refused([](auto& c) { c.rms_norm_eps = 0; }, {"rms_norm_eps = 0"});
   refused([](auto& c) { c.num_experts_per_tok = 7; }, {"num_experts_per_tok = 7", "num_experts = 6"});
   refused([](auto& c) { c.moe_intermediate_size = 0; }, {"moe_intermediate_size = 0"});
@@ -247,6 +291,23 @@ TEST(ModelConfig, ARecipeOverridesTheFile) {
   section.num_experts = 4;
   expect_message<ValueError>([&] { model_config(section); },
                              {"num_experts_per_tok = 8", *section.config, "on top"});
+}
+
+TEST(ModelConfig, AFolderHasItsConfig) {
+  const TemporaryFolder folder;
+  recipe::ModelSection section;
+  section.path = folder / "";
+  expect_message<RuntimeFailure>([&] { model_config(section); }, {folder / "config.json", "No such file"});
+  folder.write("config.json", "");
+  expect_message<ValueError>([&] { model_config(section); }, {folder / "config.json", "JSON object"});
+  folder.write("config.json", R"({"model_type": "olmoe", "clip_qkv": 8})");
+  section.clip_qkv = 2, section.num_hidden_layers = 1;
+  const auto config = model_config(section);
+  EXPECT_EQ(config.clip_qkv, 2);
+  EXPECT_EQ(config.qk_norm, QkNorm::kFull);
+  EXPECT_EQ(config.moe_intermediate_size, 2048);
+  section.intermediate_size = 100;  // an OLMoE has it for its experts
+  expect_message<ValueError>([&] { model_config(section); }, {"olmoe", "model.moe_intermediate_size"});
 }
 
 }  // namespace

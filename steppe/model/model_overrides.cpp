@@ -2,11 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "steppe/base/error.h"
+#include "steppe/model/family.h"
 #include "steppe/model/hugging_face_config.h"
 
 namespace steppe::model {
@@ -60,9 +62,10 @@ void require_sizes(const recipe::ModelSection& s) {
     need(s.moe_intermediate_size, "moe_intermediate_size");
   }
   if (s.first_k_dense_replace.value_or(0) > 0) need(s.intermediate_size, "intermediate_size");
-  STEPPE_CHECK_VALUE(missing.empty(),
-                     "[model] the recipe names no model.config, so these keys are needed: {}",
-                     fmt::join(missing, ", "));
+  STEPPE_CHECK_VALUE(
+      missing.empty(),
+      "[model] the recipe names neither model.path nor model.config, so these keys are needed: {}",
+      fmt::join(missing, ", "));
 }
 
 }  // namespace
@@ -87,17 +90,33 @@ ModelConfig apply_overrides(ModelConfig c, const recipe::ModelSection& s) {
   override_with(c.first_k_dense_replace, s.first_k_dense_replace);
   override_with(c.shared_expert_intermediate_size, s.shared_expert_intermediate_size);
   if (s.qk_norm) c.qk_norm = qk_norm(*s.qk_norm);
+  override_with(c.clip_qkv, s.clip_qkv);
   // A model cut short keeps the dense layers that it still has.
   std::erase_if(c.mlp_only_layers, [&](int64_t layer) { return layer >= c.num_hidden_layers; });
   return c;
 }
 
-ModelConfig model_config(const recipe::ModelSection& section) {
-  if (section.config) {
-    auto config = apply_overrides(read_hugging_face_config(*section.config), section);
-    validate(config, fmt::format("{} with the recipe's [model] on top", *section.config));
-    return config;
-  }
+std::optional<std::string> config_file(const recipe::ModelSection& section) {
+  if (section.path) return (std::filesystem::path(*section.path) / "config.json").string();
+  return section.config;
+}
+
+namespace {
+
+ModelConfig with_overrides(const ModelConfig& read, const recipe::ModelSection& section,
+                           const std::string& place) {
+  const auto& family = family_of(read);
+  STEPPE_CHECK_VALUE(
+      family.has_dense_layers || !section.intermediate_size || section.first_k_dense_replace.value_or(0) > 0,
+      "[model] model.intermediate_size is the width of layers without experts, and {} ({}) has "
+      "none: the experts' is model.moe_intermediate_size",
+      place, family.model_type);
+  auto config = apply_overrides(read, section);
+  validate(config, fmt::format("{} with the recipe's [model] on top", place));
+  return config;
+}
+
+ModelConfig from_keys(const recipe::ModelSection& section) {
   require_sizes(section);
   ModelConfig defaults;
   defaults.num_key_value_heads = *section.num_attention_heads;
@@ -106,6 +125,19 @@ ModelConfig model_config(const recipe::ModelSection& section) {
   auto config = apply_overrides(std::move(defaults), section);
   validate(config, "the recipe's [model]");
   return config;
+}
+
+}  // namespace
+
+ModelConfig model_config(const recipe::ModelSection& section) {
+  const auto file = config_file(section);
+  return file ? with_overrides(read_hugging_face_config(*file), section, *file) : from_keys(section);
+}
+
+ModelConfig model_config(const recipe::ModelSection& section, const std::string& config_json,
+                         const std::string& place) {
+  return config_json.empty() ? from_keys(section)
+                             : with_overrides(parse_hugging_face_config(config_json, place), section, place);
 }
 
 }  // namespace steppe::model

@@ -155,8 +155,6 @@ constexpr Alias kAliases[] = {
 
 // Names of keys, or of whole sections.
 constexpr std::string_view kPlanned[] = {
-    "model.path",
-    "model.clip_qkv",
     "router.aux_loss_coeff",
     "router.z_loss_coeff",
     "activation_checkpoint.mlp_tile_tokens",
@@ -165,8 +163,6 @@ constexpr std::string_view kPlanned[] = {
     "offload.host_budget",
     "offload.pin_memory",
     "training.epochs",
-    "checkpoint.export_dtype",
-    "checkpoint.max_shard_size",
     "hardware.preset",
     "hardware.device_memory",
     "hardware.host_memory",

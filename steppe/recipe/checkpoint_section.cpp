@@ -22,6 +22,10 @@ CheckpointSection read_checkpoint_section(Recipe& recipe, const std::string& run
                "must be at least 0, or \"auto\"");
   checkpoint.grace = recipe.number("checkpoint.grace", checkpoint.grace);
   recipe.check(checkpoint.grace >= 0, "checkpoint.grace", "must be at least 0 seconds");
+  checkpoint.export_dtype =
+      recipe.choice("checkpoint.export_dtype", {{"bfloat16", "float16", "float32"}, {}});
+  checkpoint.max_shard_size = recipe.bytes("checkpoint.max_shard_size", checkpoint.max_shard_size);
+  recipe.check(checkpoint.max_shard_size >= 1, "checkpoint.max_shard_size", "must be at least 1 byte");
   return checkpoint;
 }
 

@@ -117,6 +117,10 @@ ModelSection read_model_section(Recipe& recipe) {
   ModelSection model;
   model.config = recipe.text("model.config");
   recipe.check(!model.config || !model.config->empty(), "model.config", "must be the path of a config.json");
+  model.path = recipe.text("model.path");
+  recipe.check(!model.path || !model.path->empty(), "model.path", "must be a folder in Hugging Face's form");
+  recipe.check(!model.path || !model.config, "model.path",
+               "has a config.json of its own: keep it or model.config");
   model.num_hidden_layers = size_override(recipe, "num_hidden_layers");
   model.hidden_size = size_override(recipe, "hidden_size");
   model.num_attention_heads = size_override(recipe, "num_attention_heads");
@@ -138,6 +142,7 @@ ModelSection read_model_section(Recipe& recipe) {
   model.first_k_dense_replace = size_override(recipe, "first_k_dense_replace", 0);
   model.shared_expert_intermediate_size = size_override(recipe, "shared_expert_intermediate_size", 0);
   model.qk_norm = recipe.optional_choice("model.qk_norm", {{"head", "full", "none"}, {}});
+  model.clip_qkv = positive(recipe, "model.clip_qkv");
   model.compute_dtype = recipe.choice("model.compute_dtype", {{"bfloat16", "float32"}, {}});
   read_rope(recipe, model);
   return model;

@@ -375,6 +375,7 @@ TEST(RunConfig, PlannedKeysAreNotReadAndAliasesLeadSomewhere) {
   Recipe recipe = Recipe::parse(kEverything, "run.toml");
   read_run_config(recipe);
   std::set<std::string> known{
+      "model.path",
       "data.train",        "data.train[].path",     "data.train[].type",
       "data.train[].name", "validation.set[].path", "training.gradient_accumulation_steps"};
   const Document document = Document::parse(recipe.resolved_toml(), "resolved");

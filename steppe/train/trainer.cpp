@@ -17,6 +17,7 @@
 #include "steppe/train/metrics/moe_health.h"
 #include "steppe/train/reporter.h"
 #include "steppe/train/resume.h"
+#include "steppe/train/starting_weights.h"
 #include "steppe/train/timeline_files.h"
 
 namespace steppe::train {
@@ -204,7 +205,7 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
 
 Trainer::Trainer(const recipe::RunConfig& run, Process process, const Log& log)
     : state_(std::make_unique<State>(run, std::move(process), log)) {
-  if (!state_->start.restored) state_->rank.weights.initialize(static_cast<uint64_t>(run.training.seed));
+  if (!state_->start.restored) set_starting_weights(run, state_->model, state_->rank.weights);
 }
 
 Trainer::~Trainer() = default;

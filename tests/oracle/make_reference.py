@@ -1,8 +1,8 @@
-"""Trains a small Qwen3-MoE in transformers and writes down all that oracle_test needs to do the same.
+"""Trains a small model of one family in transformers, and writes what oracle_test needs to do the same.
 
 Into FOLDER: config.json and model.safetensors (the starting weights, as transformers saves them) and
 reference.safetensors with, per step, the batch and the loss, and the gradient of every tensor in the first
-step under its name in model.safetensors.
+step under Steppe's name of it.
 
 The batches are bytes of the Python standard library's own sources. Losses are sums in fp64 of each token's
 log-probability in fp64 over the model's fp32 logits: transformers' own mean in fp32 is rounded more coarsely
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 SEQUENCES, LENGTH = 2, 128
 # The optimizer of the test; oracle_test has the same figures, but for the rate, which it reads.
@@ -24,27 +24,40 @@ SEQUENCES, LENGTH = 2, 128
 LR, BETAS, EPS, WEIGHT_DECAY, MAX_GRAD_NORM = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
-def make_model() -> Qwen3MoeForCausalLM:
+COMMON = {
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": LENGTH,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "attn_implementation": "eager",
+    "experts_implementation": "eager",
+}
+FAMILIES = {
+    "qwen3_moe": COMMON
+    | {
+        "head_dim": 32,
+        "intermediate_size": 96,
+        "num_experts": 8,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+    },
+    "mixtral": COMMON | {"head_dim": 32, "num_local_experts": 8, "intermediate_size": 48},
+    # Normalized queries and keys are near one, values near 0.16: all three are clamped, some not.
+    "olmoe": COMMON | {"num_experts": 8, "intermediate_size": 48, "norm_topk_prob": False, "clip_qkv": 0.4},
+}
+
+
+def make_model(family: str) -> torch.nn.Module:
     torch.manual_seed(1234)
-    config = Qwen3MoeConfig(
-        num_hidden_layers=3,
-        hidden_size=64,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=96,
-        num_experts=8,
-        num_experts_per_tok=2,
-        moe_intermediate_size=48,
-        vocab_size=256,
-        norm_topk_prob=True,
-        max_position_embeddings=LENGTH,
-        tie_word_embeddings=False,
-        use_cache=False,
-        attn_implementation="eager",
-        experts_implementation="eager",
-    )
-    return Qwen3MoeForCausalLM(config)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family]))
 
 
 def read_corpus(num_bytes: int) -> torch.Tensor:
@@ -67,7 +80,7 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
 
 
 def saved_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Gradients under the names of model.safetensors, where each expert has tensors of its own."""
+    """Gradients under Steppe's names, which are Qwen3-MoE's: each expert has tensors of its own."""
     gradients = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad.detach()
@@ -95,11 +108,12 @@ def loss_of(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--family", choices=FAMILIES, default="qwen3_moe")
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
     torch.use_deterministic_algorithms(True)
 
-    model = make_model()
+    model = make_model(arguments.family)
     model.save_pretrained(arguments.folder)
     optimizer = make_optimizer(model)
     # One byte more than a row has inputs: its last target.

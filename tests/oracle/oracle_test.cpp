@@ -2,6 +2,7 @@
 // in fp32. make_reference.py trains there and writes down losses and first gradients; here the step trains
 // again.
 #include <ATen/core/Tensor.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +12,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <ostream>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
@@ -34,32 +39,33 @@ namespace {
 constexpr double kFirstLossTolerance = 2e-6, kLossTolerance = 1e-4, kGradientTolerance = 1e-5,
                  kLeastFall = 0.3;
 
-// What the script wrote, made once for all tests.
-class Reference : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    folder_ = new TemporaryFolder;
-    const std::string python = STEPPE_PYTHON_FOR_TEST;
-    ASSERT_FALSE(python.empty()) << "CMake was not told of a Python";
-    const std::string command = "'" + python + "' '" STEPPE_MAKE_REFERENCE "' '" + (*folder_ / "") + "' > '" +
-                                (*folder_ / "log") + "' 2>&1";
-    const int status = std::system(command.c_str());
-    std::ifstream log(*folder_ / "log");
-    ASSERT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(log), {});
-    file_ = new checkpoint::SafetensorsFile(*folder_ / "reference.safetensors");
-  }
-  static void TearDownTestSuite() {
-    delete file_;
-    delete folder_;
-    file_ = nullptr, folder_ = nullptr;
-  }
-  void SetUp() override { ASSERT_NE(file_, nullptr) << "make_reference.py failed"; }
-
-  static TemporaryFolder* folder_;
-  static checkpoint::SafetensorsFile* file_;
+struct Case {
+  std::string family;
+  int64_t steps;
+  train::Recompute recompute;
 };
-TemporaryFolder* Reference::folder_ = nullptr;
-checkpoint::SafetensorsFile* Reference::file_ = nullptr;
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.family;
+}
+
+// What the script wrote for a family, made once for all tests.
+struct Reference {
+  TemporaryFolder folder;
+  std::optional<checkpoint::SafetensorsFile> file;
+};
+
+void make_reference(const Case& c, Reference& reference) {
+  const std::string python = STEPPE_PYTHON_FOR_TEST;
+  ASSERT_FALSE(python.empty()) << "CMake was not told of a Python";
+  const auto& folder = reference.folder;
+  const std::string command =
+      fmt::format("'{}' '{}' '{}' --family {} --steps {} > '{}' 2>&1", python, STEPPE_MAKE_REFERENCE,
+                  folder / "", c.family, c.steps, folder / "log");
+  const int status = std::system(command.c_str());
+  std::ifstream log(folder / "log");
+  ASSERT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(log), {});
+  reference.file.emplace(folder / "reference.safetensors");
+}
 
 // Each step's rows as one micro-batch; every row is a document.
 std::vector<data::Microbatch> read_batches(const checkpoint::SafetensorsFile& file) {
@@ -97,7 +103,7 @@ struct Trainer {
         context{at::kCPU, at::kFloat, &counters},
         weights(model, layout, groups, context),
         step(step_config(recompute), model, layout, groups, context, weights, routing) {
-    checkpoint::load_hugging_face_weights(weights, folder);
+    checkpoint::load_hugging_face_weights(weights, model, folder);
   }
 
   model::ModelConfig model;
@@ -143,20 +149,35 @@ void expect_gradients(Trainer& trainer, const checkpoint::SafetensorsFile& file)
   std::printf("gradients: worst ‖Δ‖/‖g‖ %.1e of %zu tensors (%s)\n", worst, compared, worst_name.c_str());
 }
 
-class OracleStep : public Reference, public ::testing::WithParamInterface<train::Recompute> {};
+class OracleStep : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    auto& reference = made()[GetParam().family];
+    if (!reference) make_reference(GetParam(), *(reference = std::make_unique<Reference>()));
+    ASSERT_TRUE(reference->file) << "make_reference.py failed";
+    reference_ = reference.get();
+  }
+  static void TearDownTestSuite() { made().clear(); }
+  static std::map<std::string, std::unique_ptr<Reference>>& made() {
+    static std::map<std::string, std::unique_ptr<Reference>> all;
+    return all;
+  }
+  Reference* reference_ = nullptr;
+};
 
 TEST_P(OracleStep, TrainsAsTransformersDoes) {
-  const auto losses = file_->read<double>("losses");
-  const auto learning_rate = file_->read<double>("learning_rate").front();
-  const auto batches = read_batches(*file_);
+  const auto& file = *reference_->file;
+  const auto losses = file.read<double>("losses");
+  const auto learning_rate = file.read<double>("learning_rate").front();
+  const auto batches = read_batches(file);
   ASSERT_EQ(losses.size(), batches.size());
-  ASSERT_GE(losses.size(), 50U);
-  Trainer trainer(*folder_ / "", GetParam());
+  ASSERT_EQ(static_cast<int64_t>(losses.size()), GetParam().steps);
+  Trainer trainer(reference_->folder / "", GetParam().recompute);
   double worst = 0, least = losses.front();
   for (size_t i = 0; i < batches.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "step " << i);
     auto result = trainer.step.accumulate({&batches[i], 1});
-    if (i == 0) expect_gradients(trainer, *file_);
+    if (i == 0) expect_gradients(trainer, file);
     trainer.step.update(result, learning_rate, static_cast<int64_t>(i) + 1);
     ASSERT_NEAR(result.loss, losses[i], i == 0 ? kFirstLossTolerance : kLossTolerance);
     worst = std::max(worst, std::abs(result.loss - losses[i]));
@@ -168,10 +189,14 @@ TEST_P(OracleStep, TrainsAsTransformersDoes) {
               losses.front(), losses.back());
 }
 
+constexpr auto kEverything = train::Recompute::kFull, kNothing = train::Recompute::kNone;
 INSTANTIATE_TEST_SUITE_P(Recompute, OracleStep,
-                         ::testing::Values(train::Recompute::kFull, train::Recompute::kNone),
+                         ::testing::Values(Case{"qwen3_moe", 50, kEverything},
+                                           Case{"qwen3_moe", 50, kNothing}, Case{"mixtral", 12, kEverything},
+                                           Case{"olmoe", 12, kEverything}, Case{"olmoe", 12, kNothing}),
                          [](const auto& name) {
-                           return name.param == train::Recompute::kFull ? "Everything" : "Nothing";
+                           return name.param.family +
+                                  (name.param.recompute == kEverything ? "_everything" : "_nothing");
                          });
 
 }  // namespace
