@@ -77,6 +77,8 @@ void add_report_command(CLI::App& app, int& status) {
                       "default: RUN/report.html, or the input's name with .html");
   command->add_option("--png", options->png, "the memory chart as a picture; needs Chromium");
   command->add_flag("--dark", options->picture.dark, "the picture on a dark ground");
+  command->add_flag("--only-changes", options->picture.only_changes,
+                    "the picture without what never changes");
   command->add_option("--browser", options->picture.browser, "the Chromium that draws the picture");
   command->add_option("--snapshot", options->snapshot,
                       "the timeline with the highest peak, for PyTorch's memory viewer");

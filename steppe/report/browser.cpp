@@ -108,7 +108,8 @@ void write_picture(const std::string& page, const fs::path& png, const PictureOp
       fmt::format("--user-data-dir={}", (scratch / "profile").string()),
       fmt::format("--window-size={},{}", options.width, options.height),
       fmt::format("--screenshot={}", picture.string()),
-      fmt::format("file://{}#picture{}", html.string(), options.dark ? "-dark" : "-light")};
+      fmt::format("file://{}#picture{}{}", html.string(), options.dark ? "-dark" : "-light",
+                  options.only_changes ? "-changes" : "")};
   const std::vector<std::string> usual = {"chromium", "chromium-browser", "google-chrome",
                                           "google-chrome-stable", "chrome"};
   pid_t pid = 0;

@@ -10,6 +10,7 @@ namespace steppe::report {
 struct PictureOptions {
   std::optional<std::string> browser;  // a program; nothing: the first of Chromium's usual names in PATH
   bool dark = false;
+  bool only_changes = false;       // without what never changes during the step
   int width = 1200, height = 640;  // of the page; the picture has twice as many pixels each way
 };
 

@@ -39,8 +39,10 @@ class Device {
       }
     }
     // The viewer colours by category once there is one called "unknown".
-    begin_entry("snapshot", "unknown");
-    end_entry(0, 0);
+    if (used()) {
+      begin_entry("snapshot", "unknown");
+      end_entry(0, 0);
+    }
     out_.end_list();
   }
 

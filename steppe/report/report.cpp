@@ -79,7 +79,6 @@ class Maker {
     STEPPE_CHECK_VALUE(fs::exists(sources_.input, ignored),
                        "[report] {} is not there: name a run's folder, or a plan's file",
                        sources_.input.string());
-    auto extra = sources_.timelines;
     if (fs::is_directory(sources_.input, ignored)) {
       add_run(sources_.input);
       report_.default_output = sources_.input / "report.html";
@@ -88,7 +87,8 @@ class Maker {
       report_.default_output = fs::path(sources_.input).replace_extension(".html");
     }
     if (sources_.plan) content_["plan"] = read_plan(*sources_.plan);
-    std::copy(extra.begin(), extra.end(), std::back_inserter(timeline_paths_));
+    num_own_ = timeline_paths_.size();
+    timeline_paths_.insert(timeline_paths_.end(), sources_.timelines.begin(), sources_.timelines.end());
     add_timelines();
     content_["notes"] = report_.notes;
     report_.page = page(content_.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -124,6 +124,7 @@ class Maker {
     const auto value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (value.is_object() && is_plan(value)) {
       content_["plan"] = value;
+      content_["title"] = value.value("run", file.stem().string());
       if (const auto beside = value.value("timeline", ""); !beside.empty() && sources_.timelines.empty())
         timeline_paths_.push_back(fs::path(beside).is_absolute() ? fs::path(beside)
                                                                  : file.parent_path() / beside);
@@ -138,10 +139,10 @@ class Maker {
   void add_timelines() {
     struct Entry {
       Json json;
-      int64_t peak_bytes = 0;
+      std::pair<bool, int64_t> rank;  // the input's own before others, higher peaks before lower
     };
     std::vector<Entry> entries;
-    int64_t highest = -1;
+    std::optional<std::pair<bool, int64_t>> highest;
     for (const auto& path : timeline_paths_) {
       auto timeline = read_timeline(path);
       Json domains = Json::array();
@@ -151,16 +152,18 @@ class Maker {
         if (d == 0) peak_bytes = series.peak_bytes;
         if (series.peak_bytes > 0) domains.push_back(series_json(series));
       }
+      const std::pair rank{entries.size() < num_own_, peak_bytes};
       entries.push_back({{{"name", path.stem().string()},
                           {"step", timeline.step},
                           {"rank", timeline.rank},
                           {"domains", std::move(domains)}},
-                         peak_bytes});
-      if (std::exchange(highest, std::max(highest, peak_bytes)) < peak_bytes)
-        report_.timeline = std::move(timeline);
+                         rank});
+      if (highest && rank <= *highest) continue;
+      highest = rank;
+      report_.timeline = std::move(timeline);
     }
     std::stable_sort(entries.begin(), entries.end(),
-                     [](const Entry& a, const Entry& b) { return a.peak_bytes > b.peak_bytes; });
+                     [](const Entry& a, const Entry& b) { return a.rank > b.rank; });
     if (entries.size() > kMaxTimelines) {
       report_.notes.push_back(
           fmt::format("Of {} recorded timelines, the {} with the highest peaks are shown.", entries.size(),
@@ -194,6 +197,7 @@ class Maker {
   Report report_;
   Json content_ = Json::object();
   std::vector<fs::path> timeline_paths_;
+  size_t num_own_ = 0;  // of them, the first
 };
 
 }  // namespace

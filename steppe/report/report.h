@@ -21,9 +21,10 @@ struct Sources {
 };
 
 struct Report {
-  std::string page;                      // HTML
-  std::vector<std::string> notes;        // what is missing, and what would bring it
-  std::optional<TimelineFile> timeline;  // the one with the highest peak on the device
+  std::string page;                // HTML
+  std::vector<std::string> notes;  // what is missing, and what would bring it
+  std::optional<TimelineFile>
+      timeline;  // with the highest peak on the device, of the input's own if it has some
   std::filesystem::path default_output;  // RUN/report.html, or the input with the ending .html
 };
 

@@ -112,6 +112,10 @@ TEST_F(ReportTest, TheHighestTimelineComesFirst) {
   write("run/timeline/step_3_rank_0.json", higher);
   EXPECT_EQ(content("run")["timelines"][0]["name"], "step_3_rank_0");
   EXPECT_EQ(report("run").timeline->events[0].bytes, 90);
+  higher.replace(higher.find("[90,1,0,98],[-90,1,0,8]"), 23, "[99,1,0,107],[-99,1,0,8]");
+  write("planned.json", higher);
+  const auto beside = make_report({folder_ / "run", {}, {folder_ / "planned.json"}});
+  EXPECT_EQ(beside.timeline->events[0].bytes, 90);  // a run's own stays first
 }
 
 TEST_F(ReportTest, BadInputIsNamed) {

@@ -24,7 +24,7 @@ function lineChart(holder, lines, options = {}) {
     const left = 62, right = 12, top = 8, height = options.height || 150, bottom = top + height;
     const x = linear(xLow, xHigh, left, width - right), y = linear(low, high, bottom, top);
     const svg = svgEl("svg", {viewBox: `0 0 ${width} ${bottom + 22}`, height: bottom + 22, role: "img", "aria-label": options.label || ""});
-    for (const tick of ticksOf(low, high, 4, options.unit ? options.unit(high) : 1))
+    for (const tick of ticksOf(low, high, 5))
       svg.append(svgEl("line", {class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick)}),
         svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, tickText(tick)));
     for (const tick of ticksOf(xLow, xHigh, Math.max(2, width / 90)).filter(Number.isInteger))
@@ -59,7 +59,7 @@ function lineChart(holder, lines, options = {}) {
   function tickText(tick) {
     if (options.text) return options.text(tick).replace(/\.0+ /, " ");
     const size = Math.abs(tick);
-    return size >= 1e4 ? numberText(tick).replace(/\.0+ /, " ") : size !== 0 && size < 1e-2 ? tick.toExponential(0) : String(+tick.toPrecision(6));
+    return size >= 1e4 ? numberText(tick).replace(/\.0+ /, " ") : size !== 0 && size < 1e-2 ? (+tick.toPrecision(3)).toExponential() : String(+tick.toPrecision(6));
   }
 }
 
@@ -83,7 +83,7 @@ function curvesCard() {
   const of = (key, name) => ({name: name || key, x: step, y: columns[key], smooth: true});
   const sets = Object.entries(history.validation);
   add("Loss, nats per token", [of("loss", "training"), ...(sets.length === 1 ? validationLines("loss") : [])]);
-  if (sets.length > 0) add("Validation loss", validationLines("loss"));
+  if (sets.length > 1) add("Validation loss", validationLines("loss"));
   add("Tokens per second, all ranks", [of("tokens_per_s", "tokens/s")], {zero: true});
   add("Model TFLOP/s, all ranks", [of("tflops", "TFLOP/s")], {zero: true});
   add("Gradient norm, before clipping", [of("grad_norm", "norm")], {zero: true});
@@ -92,7 +92,8 @@ function curvesCard() {
   add("Fullest expert, times the mean", [of("moe/load_max_over_mean", "max ÷ mean")], {zero: true});
   add("Unevenness of experts", [of("moe/load_cv", "deviation ÷ mean"), of("moe/dead_expert_frac", "share without tokens")], {zero: true});
   add("Router entropy, of its maximum", [of("moe/router_entropy", "entropy")]);
-  const known = /^(loss|tokens_per_s|tflops|grad_norm|lr|step_s|data_wait_s|tokens|target_tokens|num_ranks|time_left_s|peak_bytes|plan_peak_bytes|host_bytes|moe\/(load_.*|dead_expert_frac|router_entropy))$/;
+  add("Largest expert bias", [{...of("moe/bias_max_abs", "bias"), smooth: false}], {zero: true});
+  const known = /^(loss|tokens_per_s|tflops|grad_norm|lr|step_s|data_wait_s|tokens|target_tokens|num_ranks|time_left_s|peak_bytes|plan_peak_bytes|host_bytes|moe\/(load_.*|dead_expert_frac|router_entropy|bias_max_abs))$/;
   for (const key of Object.keys(columns).filter((name) => !known.test(name))) add(key, [of(key)]);
   return [el("section", {class: "card", id: "curves"}, el("div", {class: "head", style: "margin-bottom:12px"}, el("h2", {}, "Training")),
     el("div", {class: "multiples"}, sections))];

@@ -4,7 +4,6 @@ const content = JSON.parse(document.getElementById("content").textContent);
 // From the bottom of a stack up: what persists, what is kept between the passes, what comes and goes.
 const kStack = ["before the recording", "weights", "optimizer", "grads", "boundary", "saved", "gathered", "residual", "attention",
   "routing", "dispatch", "expert", "ffn", "vocab", "staging", "batch", "control", "untagged"];
-const kPersistent = new Set(["before the recording", "weights", "optimizer", "grads"]);
 const stackOrder = (name) => (kStack.indexOf(name) + kStack.length + 1) % (kStack.length + 1);
 const colorOf = (name) => kStack.includes(name) ? `var(--${name === kStack[0] ? "before" : name})` : "var(--untagged)";
 
@@ -87,12 +86,13 @@ const tooltip = {
   hide() { if (this.box) this.box.style.display = "none"; },
 };
 
-// Every chart is drawn for the width that it has, and again when that changes.
+// Every chart is drawn for the width that it has, and again when that changes: in the next frame, since drawing within
+// the observer's call would change sizes that it is still telling of.
 function responsive(holder, draw) {
   let width = 0;
   new ResizeObserver((entries) => {
     const now = Math.floor(entries[0].contentRect.width);
-    if (now > 0 && now !== width) draw(width = now);
+    if (now > 0 && now !== width) requestAnimationFrame(() => draw(width = now));
   }).observe(holder);
   return () => { if (width > 0) draw(width); };
 }

@@ -2,11 +2,13 @@
 
 // data: {x: [], xName, categories: [{name, bytes: []}], stepped, phases: [[x, text, peak]], lines: [{bytes, text}],
 //        peak: {x, bytes, text}, xText(x)}
+// Returns an object whose onlyChanges(true) takes away from each category the least that it ever holds.
 function stackedChart(holder, data, options = {}) {
   const hidden = new Set();
   const categories = [...data.categories].sort((a, b) => stackOrder(a.name) - stackOrder(b.name));
   const ends = data.stepped ? data.xEnd : data.x.at(-1);
-  let view = [data.x[0], ends], marked = null;
+  const least = new Map(categories.map(({name, bytes}) => [name, bytes.reduce((low, value) => Math.min(low, value || 0), Infinity)]));
+  let view = [data.x[0], ends], marked = null, floor = false;
   const plot = el("div");
   const legend = el("div", {class: "legend"});
   holder.append(plot, legend);
@@ -26,39 +28,43 @@ function stackedChart(holder, data, options = {}) {
   }
 
   function draw(width) {
-    const shown = categories.filter(({name}) => !hidden.has(name));
+    const shown = categories.filter(({name}) => !hidden.has(name))
+      .map(({name, bytes}) => ({name, bytes: floor ? bytes.map((value) => value - least.get(name)) : bytes}));
+    const below = floor ? [...least.values()].reduce((sum, bytes) => sum + bytes, 0) : 0;
     const phases = data.phases || [];
-    const left = 68, right = 14, top = 26, height = options.height || 360, strip = phases.length ? 44 : 0;
+    const left = 68, right = 14, top = data.peak ? 24 : 10, height = options.height, strip = phases.length ? 44 : 0;
     const bottom = top + height;
     const first = Math.max(0, lastAtMost(data.x, view[0])), last = Math.min(data.x.length - 1, lastAtMost(data.x, view[1]) + 1);
     const tops = data.x.map((_, i) => shown.reduce((sum, {bytes}) => sum + (bytes[i] || 0), 0));
     let highest = 1;
     for (let i = first; i <= last; ++i) highest = Math.max(highest, tops[i]);
-    const lines = hidden.size === 0 ? data.lines || [] : [];
+    const lines = hidden.size === 0 ? (data.lines || []).map(({bytes, text}) => ({bytes: bytes - below, text})) : [];
     for (const {bytes} of lines) if (bytes < highest * 4) highest = Math.max(highest, bytes);
     highest *= 1.06;
     const x = linear(view[0], view[1], left, width - right), y = linear(0, highest, bottom, top);
     const svg = svgEl("svg", {viewBox: `0 0 ${width} ${bottom + strip + 26}`, height: bottom + strip + 26, role: "img",
       "aria-label": options.label || "memory by category"});
 
-    for (const tick of ticksOf(0, highest, 6, byteUnit(highest))) {
+    for (const tick of ticksOf(0, highest, height / 42, byteUnit(highest))) {
       svg.append(svgEl("line", {class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick)}),
-        svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, bytesText(tick).replace(/\.0+ /, " ")));
+        svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, (floor && tick > 0 ? "+" : "") + bytesText(tick).replace(/\.0+ /, " ")));
     }
+    if (floor) svg.append(svgEl("text", {x: left, y: 12}, `above the ${bytesText(below)} that never change`));
     const clip = `clip${stackedChart.count = (stackedChart.count || 0) + 1}`;
     svg.append(svgEl("clipPath", {id: clip}, svgEl("rect", {x: left, y: 0, width: width - right - left, height: bottom + strip})));
     const areas = svgEl("g", {"clip-path": `url(#${clip})`});
     let base = new Array(data.x.length).fill(0);
     for (const {name, bytes} of shown) {
       const above = base.map((under, i) => under + (bytes[i] || 0));
-      areas.append(svgEl("path", {class: "area", "data-name": name, fill: colorOf(name), d: areaPath(base, above, first, last)}));
+      areas.append(svgEl("path", {class: "area", "data-name": name, fill: colorOf(name), d: areaPath(base, above, first, last)}),
+        svgEl("path", {class: "edge", d: edgePath(above, first, last)}));
       base = above;
     }
     svg.append(areas);
     for (const {bytes, text} of lines) {
       if (bytes > highest) continue;
       svg.append(svgEl("line", {class: "planned", x1: left, x2: width - right, y1: y(bytes), y2: y(bytes)}),
-        svgEl("text", {class: "strong halo", x: left + 8, y: y(bytes) - 6}, text));
+        svgEl("text", {class: "strong halo", y: y(bytes) - 6, ...(data.peak && x(data.peak.x) < width / 2 ? {x: width - right - 8, "text-anchor": "end"} : {x: left + 8})}, text));
     }
     drawPeak();
     if (strip) drawStrip(); else drawTicks();
@@ -80,9 +86,21 @@ function stackedChart(holder, data, options = {}) {
       return `M${side(above, order)} L${side(under, [...order].reverse())}Z`;
     }
 
+    // Where it runs level for a while: a line there would hide peaks that are a hair wide.
+    function edgePath(above, from, to) {
+      if (!data.stepped) return `M${above.slice(from, to + 1).map((bytes, i) => `${x(data.x[from + i]).toFixed(1)},${y(bytes).toFixed(1)}`).join("L")}`;
+      let path = "";
+      for (let i = from, next; i <= to; i = next) {
+        for (next = i + 1; next <= to && above[next] === above[i]; ++next);
+        const x1 = x(data.x[i]), x2 = x(next < data.x.length ? data.x[next] : ends);
+        if (x2 - x1 > 2) path += `M${x1.toFixed(1)},${y(above[i]).toFixed(1)}H${x2.toFixed(1)}`;
+      }
+      return path;
+    }
+
     function drawPeak() {
       if (!data.peak || hidden.size > 0 || data.peak.x < view[0] || data.peak.x > view[1]) return;
-      const px = x(data.peak.x), py = y(data.peak.bytes), toLeft = px > width * 0.6;
+      const px = x(data.peak.x), py = y(data.peak.bytes - below), toLeft = px > width * 0.6;
       svg.append(svgEl("circle", {cx: px, cy: py, r: 4, fill: "var(--ink)", stroke: "var(--card)", "stroke-width": 2}),
         svgEl("text", {class: "strong halo", x: px + (toLeft ? -9 : 9), y: py - 8, "text-anchor": toLeft ? "end" : "start"}, data.peak.text));
     }
@@ -95,7 +113,7 @@ function stackedChart(holder, data, options = {}) {
         const {pass, layer} = phaseParts(text);
         if (runs.length && runs.at(-1).pass === pass) runs.at(-1).end = end;
         else runs.push({pass, begin, end});
-        put({begin, end, text: layer}, bottom + 24, 16, pass, 0.62);
+        put({begin, end, text: layer}, bottom + 24, 16, pass, 0.45);
       });
       for (const run of runs) put({...run, text: passName(run.pass)}, bottom + 6, 17, run.pass, 1);
       const at = bottom + strip + 18;
@@ -107,7 +125,7 @@ function stackedChart(holder, data, options = {}) {
         if (x2 <= x1) return;
         const wide = Math.max(0.5, x2 - x1 - 1);
         svg.append(svgEl("rect", {x: x1, y: yTop, width: wide, height: high, rx: Math.min(3, wide / 3), fill: `var(--${pass})`, opacity}));
-        if (wide > text.length * 6.4 + 4) svg.append(svgEl("text", {class: "phase", x: (x1 + x2) / 2, y: yTop + high - 4.5, "text-anchor": "middle"}, text));
+        if (wide > text.length * 6.4 + 4) svg.append(svgEl("text", {class: opacity < 1 ? "layer" : "phase", x: (x1 + x2) / 2, y: yTop + high - 4.5, "text-anchor": "middle"}, text));
       }
     }
 
@@ -148,7 +166,7 @@ function stackedChart(holder, data, options = {}) {
 
     function instantTip(i, here) {
       const held = shown.map(({name, bytes}) => [name, bytes[i] || 0]).filter(([, bytes]) => bytes > 0).sort((a, b) => b[1] - a[1]);
-      return [el("div", {class: "when"}, data.xText(data.stepped ? here : data.x[i], i)), el("div", {class: "total"}, bytesText(tops[i])),
+      return [el("div", {class: "when"}, data.xText(data.stepped ? here : data.x[i], i)), el("div", {class: "total"}, bytesText(tops[i] + below), floor ? el("span", {class: "when"}, `, of which ${bytesText(tops[i])} come and go`) : null),
         el("table", {}, held.map(([name, bytes]) => el("tr", {}, el("td", {}, swatch(colorOf(name)), name), el("td", {}, bytesText(bytes)),
           el("td", {}, shareText(bytes, tops[i])))))];
     }
@@ -156,10 +174,7 @@ function stackedChart(holder, data, options = {}) {
 
   fillLegend();
   return {
-    hidePersistent(hide) {
-      for (const {name} of categories) if (kPersistent.has(name)) { if (hide) hidden.add(name); else hidden.delete(name); }
-      fillLegend(), redraw();
-    },
+    onlyChanges(only) { floor = only, redraw(); },
   };
 }
 

@@ -33,8 +33,12 @@ function tiles() {
     const off = measured ? measured.bytes - plan.peak_bytes : null;
     add("Planned peak", bytesText(plan.peak_bytes), off === null ? (plan.fits ? "fits" : "does not fit")
       : off === 0 ? "equal to the measured one" : `measured ${off > 0 ? "+" : "−"}${bytesText(Math.abs(off))} (${(100 * off / plan.peak_bytes).toFixed(2)} %)`);
-    if (!measured && plan.expected_bytes) add("Budget", bytesText(plan.expected_bytes), "expected at most");
-    if (plan.host_bytes > 0) add("Host memory", bytesText(plan.host_bytes), "of a node, planned");
+    if (!measured) {
+      if (plan.expected_bytes > 0) add("Budget", bytesText(plan.expected_bytes), `guaranteed ${bytesText(plan.guaranteed_bytes || plan.expected_bytes)}`);
+      if (plan.device_memory > 0) add("Device memory", bytesText(plan.device_memory), plan.hardware || "");
+      if (plan.host_bytes > 0) add("Host memory", bytesText(plan.host_bytes), "of a node, planned");
+      if (plan.tokens_per_rank > 0) add("Tokens a rank", countText(plan.tokens_per_rank), plan.layout ? `${plan.layout.world_size} ranks, rows of ${countText(plan.seq_length)}` : "");
+    }
   }
   if (measured && measured.host > 0) add("Host memory", bytesText(measured.host), "fullest rank");
   return list.length > 0 ? [el("div", {class: "tiles"}, list)] : [];
@@ -48,7 +52,7 @@ function header() {
 
 function renderPage() {
   const hash = location.hash, picture = hash.startsWith("#picture");
-  setTheme(picture ? hash === "#picture-dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  setTheme(picture ? hash.startsWith("#picture-dark") : matchMedia("(prefers-color-scheme: dark)").matches);
   document.title = `${content.title}: Steppe report`;
   const main = document.getElementById("report");
   if (picture) {

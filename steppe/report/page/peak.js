@@ -1,19 +1,20 @@
-// The memory of a recorded step, what made its peak, and the plan beside the measurement.
+// The memory of a recorded step, and what made its peak.
 
 function memoryCard(picture) {
   const timelines = (content.timelines || []).filter((timeline) => timeline.domains.length > 0);
   if (timelines.length === 0) return [];
   const choices = timelines.flatMap((timeline) => timeline.domains.map((series) => ({timeline, series})));
   const chartHolder = el("div"), explained = el("section", {class: "card"});
-  const title = ({timeline, series}) => [timeline.step >= 0 ? `step ${timeline.step}` : timeline.name,
+  const own = (name) => /^step_\d+_rank_\d+$/.test(name);
+  const title = ({timeline, series}) => [own(timeline.name) ? null : timeline.name, timeline.step >= 0 ? `step ${timeline.step}` : null,
     timeline.rank >= 0 ? `rank ${timeline.rank}` : null, series.domain].filter((part) => part !== null).join(", ");
   const select = el("select", {"aria-label": "which recording", onchange: () => show(choices[select.value])},
     choices.map((choice, i) => el("option", {value: i}, title(choice))));
   const toggle = el("button", {class: "tool", "aria-pressed": "false", onclick: () => {
-    const hide = toggle.getAttribute("aria-pressed") === "false";
-    toggle.setAttribute("aria-pressed", hide);
-    chart.hidePersistent(hide);
-  }}, "hide what persists");
+    const only = toggle.getAttribute("aria-pressed") === "false";
+    toggle.setAttribute("aria-pressed", only);
+    chart.onlyChanges(only);
+  }}, "only what changes");
   const sub = el("p", {class: "sub"});
   let chart;
 
@@ -34,11 +35,12 @@ function memoryCard(picture) {
         const event = Math.floor(x), phase = series.phases.findLast(([begin]) => begin <= event);
         return `${phase && phase[1] ? `${phase[1]}, ` : ""}event ${countText(event)}`;
       },
-    }, {picture, height: picture ? innerHeight - 262 : 380, label: "memory over one step by category"});
+    }, {picture, height: picture ? 350 : 420, label: "memory over one step by category"});
     explained.replaceChildren(...peakExplained(series));
   }
 
   show(choices[0]);
+  if (location.hash.endsWith("-changes")) toggle.click();
   const card = el("section", {class: "card", id: "memory"}, el("div", {class: "head"}, el("h2", {}, "Memory over one step"),
     el("span", {class: "space"}), toggle, choices.length > 1 ? select : null), sub, chartHolder);
   return picture ? [card] : [card, explained];
@@ -94,57 +96,4 @@ function phasePeaks(series) {
     holder.replaceChildren(svg);
   });
   return [el("h3", {style: "margin-top:20px"}, "The peak of every phase, in order"), holder];
-}
-
-// The step of a run whose peak was highest.
-function measuredPeak() {
-  const history = content.history, peaks = history && history.columns.peak_bytes;
-  if (!peaks || peaks.length === 0) return null;
-  let highest = 0;
-  peaks.forEach((bytes, i) => { if ((bytes || 0) > (peaks[highest] || 0)) highest = i; });
-  const byCategory = {};
-  for (const [name, column] of Object.entries(history.peak_by_category)) byCategory[name] = column[highest] || 0;
-  return {step: history.step[highest], bytes: peaks[highest], byCategory, host: (history.columns.host_bytes || [])[highest]};
-}
-
-function planCard() {
-  const plan = content.plan, measured = measuredPeak();
-  if (!plan) return [];
-  const categories = plan.by_category || {}, names = new Set([...Object.keys(categories), ...Object.keys(measured ? measured.byCategory : {})]);
-  const rows = [...names].map((name) => [name, categories[name] || 0, measured ? measured.byCategory[name] || 0 : null])
-    .filter(([, planned, real]) => planned > 0 || real > 0).sort((a, b) => b[1] - a[1]);
-  const differs = (planned, real) => real === planned ? el("span", {class: "good"}, "equal") : `${real > planned ? "+" : "−"}${bytesText(Math.abs(real - planned))}`;
-  const line = (label, planned, real, first) => el("tr", {class: label === "peak" ? "sum" : ""}, el("td", {}, first, label), el("td", {}, bytesText(planned)),
-    measured ? [el("td", {}, bytesText(real)), el("td", {}, differs(planned, real))] : []);
-  const figures = [["dry run", plan.peak_bytes], ["expected at most", plan.expected_bytes], ["guaranteed at most", plan.guaranteed_bytes],
-    measured ? [`measured, step ${measured.step}`, measured.bytes] : null].filter((figure) => figure && figure[1] > 0);
-  const longest = Math.max(...figures.map((figure) => figure[1]));
-  return [el("section", {class: "card", id: "plan"},
-    el("div", {class: "head"}, el("h2", {}, measured ? "Plan against measurement" : "The plan"),
-      el("span", {class: `pill ${plan.fits ? "good" : "bad"}`}, plan.fits ? "fits" : "does not fit")),
-    el("p", {class: "sub"}, plan.verdict || ""),
-    el("div", {class: "columns"},
-      el("div", {}, el("h3", {}, "Peak of a device"), el("table", {}, figures.map(([label, bytes]) => el("tr", {}, el("td", {}, label),
-        el("td", {style: "width:42%;vertical-align:middle"}, el("span", {class: "bar", style: `width:${100 * bytes / longest}%;background:var(--accent)`})),
-        el("td", {}, bytesText(bytes)))))),
-      el("div", {}, el("h3", {}, "At the peak, by category"), el("table", {},
-        el("tr", {}, el("th", {}, "category"), el("th", {}, "planned"), measured ? [el("th", {}, "measured"), el("th", {}, "difference")] : []),
-        rows.map(([name, planned, real]) => line(name, planned, real, swatch(colorOf(name)))),
-        line("peak", plan.peak_bytes, measured ? measured.bytes : null, null)))),
-    ...termTables(plan))];
-}
-
-// Terms as a plan lists them: a name, a formula, a category, bytes; with "phase" where they are of one.
-function termTables(plan) {
-  const terms = Array.isArray(plan.terms) ? plan.terms : [];
-  if (terms.length === 0) return [];
-  const bytes = (value) => typeof value === "number" ? bytesText(value) : "";
-  const expected = (term) => term.expected_bytes ?? term.expected ?? term.bytes, guaranteed = (term) => term.guaranteed_bytes ?? term.guaranteed;
-  const phased = terms.some((term) => term.phase);
-  return [el("h3", {style: "margin-top:20px"}, "The budget, term by term"), el("div", {class: "scroll"}, el("table", {},
-    el("tr", {}, el("th", {}, "term"), phased ? el("th", {class: "text"}, "phase") : null, el("th", {class: "text"}, "category"),
-      el("th", {class: "text"}, "formula"), el("th", {}, "expected"), el("th", {}, "guaranteed")),
-    terms.map((term) => el("tr", {}, el("td", {}, term.name || term.term || ""), phased ? el("td", {class: "text quiet"}, term.phase || "") : null,
-      el("td", {class: "text"}, term.category ? [swatch(colorOf(term.category)), term.category] : []),
-      el("td", {class: "text"}, el("code", {}, term.formula || "")), el("td", {}, bytes(expected(term))), el("td", {}, bytes(guaranteed(term)))))))];
 }
