@@ -13,5 +13,6 @@ void add_report_command(CLI::App& app, int& status);
 // Below `steppe bench`.
 void add_bench_dispatch_command(CLI::App& bench, int& status);
 void add_bench_vocab_command(CLI::App& bench, int& status);
+void add_bench_optimizer_command(CLI::App& bench, int& status);
 
 }  // namespace steppe::cli

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   bench->require_subcommand(1);
   steppe::cli::add_bench_dispatch_command(*bench, status);
   steppe::cli::add_bench_vocab_command(*bench, status);
+  steppe::cli::add_bench_optimizer_command(*bench, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -107,7 +107,9 @@ std::string Step::first_nonfinite_gradient() {
   in_backward_order.push_back(&weights_.embedding());
 
   const auto num_units = static_cast<int64_t>(in_backward_order.size());
-  const auto counts = context_.empty({num_units}, at::kLong);
+  optimizer_.wait_for_state();  // gradients in host memory have arrived there
+  const auto where = weights_.units().front().grad().options();
+  const auto counts = at::empty({num_units}, where.dtype(at::kLong));
   kernels::fill_zero(counts);
   for (int64_t u = 0; u < num_units; ++u) {
     kernels::add_nonfinite_count(counts.narrow(0, u, 1), in_backward_order[u]->shard().grad);
