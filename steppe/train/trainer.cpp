@@ -52,6 +52,7 @@ struct Trainer::State : RankShape {
   const recipe::RunConfig& run;
   Process process;
   const Log& log;
+  TimelineFiles timelines;
   data::BatchSource data;
   c10::OptionalDeviceGuard device_guard;
   Assembly rank;
@@ -61,7 +62,6 @@ struct Trainer::State : RankShape {
   Reporter reporter;
   Checkpointing checkpointing;
   LastSave last_save;
-  TimelineFiles timelines;
   int64_t tokens = start.tokens;
   Clock::time_point begin = Clock::now();
   int64_t current_step = 0;
@@ -72,6 +72,7 @@ struct Trainer::State : RankShape {
         run(given_run),
         process(std::move(given_process)),
         log(given_log),
+        timelines(run, process.rank, process.world_size),
         data(data_config(run), batch_shape(run, layout_config), layout.group_index(layout::Axis::kSequence),
              model.vocab_size),
         device_guard(compute_device(process.local_rank)),
@@ -86,8 +87,7 @@ struct Trainer::State : RankShape {
         checkpointing({run, process, log, rank.weights, *rank.groups.control, saved,
                        [this] { rank.step.wait_for_optimizer_state(); }, [this] { reporter.sync(); }},
                       start.step),
-        last_save(run, process, log, checkpointing, start.step, start.tokens),
-        timelines(run, process.rank, process.world_size) {
+        last_save(run, process, log, checkpointing, start.step, start.tokens) {
     rank.step.on_phase([this] { process.progress(current_step, current_work); });
   }
 
