@@ -54,6 +54,9 @@ MaximumAndSum row_statistics(const T* y, int64_t columns) {
     const float base = finite_base(m);
     int64_t i = 0;
     for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+      // The next block arrives while this one is computed on: its maximum is found at memory's pace otherwise.
+      __builtin_prefetch(block + kBlock + i);
+      __builtin_prefetch(block + kBlock + i + kLanes);
       z0 += exp(load(block + i) - base);
       z1 += exp(load(block + i + kLanes) - base);
     }
