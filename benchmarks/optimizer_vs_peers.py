@@ -31,20 +31,15 @@ def peer_versions() -> dict[str, str]:
         "print(json.dumps({n: m.version(n) for n in ('torch', 'deepspeed')}))"
     )
     command = [peers_python(), "-I", "-c", script]
-    return json.loads(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    )
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure(arguments: argparse.Namespace, case: list[str]) -> list[dict]:
-    program = arguments.program or str(ROOT / "build" / "steppe")
-    command = [program, "bench", "optimizer", "--json", *case]
+    command = [str(ROOT / "build" / "steppe"), "bench", "optimizer", "--json", *case]
     for name in ("params", "bucket", "slots", "samples"):
         command += [f"--{name}", str(getattr(arguments, name))]
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
-    lines = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env=environment
-    ).stdout
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     return [json.loads(line) for line in lines.splitlines()]
 
 
@@ -56,11 +51,12 @@ def report(result: dict) -> str:
     lines = [
         "# The optimizer beside its peers",
         "",
-        f"One AdamW step of {result['params'] / 1e6:.0f}M parameters in buckets of {result['bucket'] / 1e6:.0f}M, "
-        f"{result['slots']} slots, {result['threads']} threads. Medians of {result['samples']} samples, in turns. "
-        "`host_update` is the arithmetic of `cpu` alone, with everything in host memory, as the peers have it; "
-        "`link` is the copies of `stream` alone, both ways at a time. Bytes in MiB: masters and moments on the "
-        "device, all on the host, staging on the device, over the link each way.",
+        f"One AdamW step of {result['params'] / 1e6:.0f}M parameters in buckets of "
+        f"{result['bucket'] / 1e6:.0f}M, {result['slots']} slots, {result['threads']} threads. Medians of "
+        f"{result['samples']} samples, in turns. `host_update` is the arithmetic of `cpu` alone, with "
+        "everything in host memory, as the peers have it; `link` is the copies of `stream` alone, both ways "
+        "at a time. Bytes in MiB: masters and moments on the device, all on the host, staging on the device, "
+        "over the link each way.",
     ]
     for case, rows in result["rows"].items():
         lines += [
@@ -73,18 +69,15 @@ def report(result: dict) -> str:
         for row in rows:
             name = row.get("placement") or row["peer"]
             sizes = " | ".join(
-                mebibytes(row[f"{kind}_bytes"])
-                for kind in ("device", "host", "staging", "link")
+                mebibytes(row[f"{kind}_bytes"]) for kind in ("device", "host", "staging", "link")
             )
             time = row["time_s"]
-            lines.append(
-                f"| {name} | {time * 1e3:.1f} ms | {time / row['params'] * 1e9:.2f} ns | {sizes} |"
-            )
+            lines.append(f"| {name} | {time * 1e3:.1f} ms | {time / row['params'] * 1e9:.2f} ns | {sizes} |")
     host = result["machine"]
     lines += [
         "",
-        f"Machine: {host['cpu']}, {host['cores']} cores, no GPU (the device is the CPU, the link its memory), "
-        f"load {host['load_average']:.2f} before the run. Commit {result['commit']}. "
+        f"Machine: {host['cpu']}, {host['cores']} cores, no GPU (the device is the CPU, the link its "
+        f"memory), load {host['load_average']:.2f} before the run. Commit {result['commit']}. "
         f"torch {result['versions']['torch']}, DeepSpeed {result['versions']['deepspeed']}.",
         "",
         f"    {result['command']}",
@@ -100,20 +93,16 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--samples", type=int, default=15)
-    parser.add_argument("--program", help="default: build/steppe")
     arguments = parser.parse_args()
     result = vars(arguments) | {
         "machine": machine(),
         "commit": git_commit(),
         "versions": peer_versions(),
-        "command": f"./dev bench optimizer_vs_peers {' '.join(a for a in sys.argv[1:] if 'program' not in a)}",
+        "command": " ".join(["./dev bench optimizer_vs_peers", *sys.argv[1:]]),
     }
     result["rows"] = {case: measure(arguments, flags) for case, flags in CASES.items()}
-    del result["program"]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "optimizer_vs_peers.json").write_text(
-        json.dumps(result, indent=2) + "\n"
-    )
+    (RESULTS / "optimizer_vs_peers.json").write_text(json.dumps(result, indent=2) + "\n")
     (RESULTS / "optimizer_vs_peers.md").write_text(report(result))
     print(report(result))
 

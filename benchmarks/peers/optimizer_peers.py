@@ -1,8 +1,9 @@
 """The peers' side of `steppe bench optimizer --peers`: a child process that answers a line with a line.
 
-    optimizer_peers.py '{"folder": …, "params": n, "threads": n, "lr": …, "betas": […], "eps": …, "weight_decay": …}'
+    optimizer_peers.py PROBLEM
 
-The folder holds master.bin and grad.bin, fp32. Answers are JSON:
+PROBLEM is JSON: folder, params, threads, lr, betas, eps, weight_decay. The folder holds master.bin and
+grad.bin, fp32. Answers are JSON:
     (at the start)         {"kinds": […], "threads": n}
     weights_after N KIND   {}; after N steps from master.bin, the weights are in the folder as weights.bin
     time N KIND            {"seconds": …} of N more steps
@@ -16,9 +17,7 @@ from pathlib import Path
 
 # DeepSpeed looks for an accelerator, and builds its operator with whatever compilers it finds.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
-os.environ["PATH"] = (
-    f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # ninja, of this environment
-)
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # ninja, of this environment
 
 import torch
 from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -28,16 +27,12 @@ class Peer:
     def __init__(self, kind: str, problem: dict):
         self.weights = read(problem, "master.bin").requires_grad_()
         self.weights.grad = read(problem, "grad.bin")
-        settings = {
-            name: problem[name] for name in ("lr", "betas", "eps", "weight_decay")
-        }
+        settings = {name: problem[name] for name in ("lr", "betas", "eps", "weight_decay")}
         settings["betas"] = tuple(settings["betas"])
         if kind == "torch fused":
             self.optimizer = torch.optim.AdamW([self.weights], fused=True, **settings)
         else:
-            self.optimizer = DeepSpeedCPUAdam(
-                [self.weights], adamw_mode=True, **settings
-            )
+            self.optimizer = DeepSpeedCPUAdam([self.weights], adamw_mode=True, **settings)
 
     def steps(self, count: int) -> float:
         start = time.perf_counter()
