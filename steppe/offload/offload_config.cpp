@@ -18,10 +18,10 @@ int64_t BoundaryBytes::of_one() const {
   return HostArena::aligned(largest_num_tokens * hidden_size * itemsize);
 }
 
-int64_t boundary_arena_bytes(ActivationPolicy policy, int64_t share, const BoundaryBytes& boundaries) {
-  if (policy == ActivationPolicy::kNone) return 0;
+int64_t boundary_arena_bytes(BoundaryPolicy policy, int64_t share, const BoundaryBytes& boundaries) {
+  if (policy == BoundaryPolicy::kNone) return 0;
   const int64_t all = boundaries.num_layers * boundaries.of_one();
-  STEPPE_CHECK_VALUE(policy != ActivationPolicy::kAll || share >= all,
+  STEPPE_CHECK_VALUE(policy != BoundaryPolicy::kAll || share >= all,
                      "[offload] offload.host_budget must hold {} boundaries of {} bytes = {} bytes on each "
                      "rank with offload.activations = \"all\", but a rank's share is {}",
                      boundaries.num_layers, boundaries.of_one(), all, share);

@@ -1,23 +1,30 @@
-// Where the boundaries of a run are kept, and the host memory that takes.
+// Where a run keeps its boundaries and attention outputs, and the host memory that takes.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <vector>
+
+#include "steppe/offload/attention_outputs.h"
 
 namespace steppe::offload {
 
-enum class ActivationPolicy : uint8_t {
+enum class BoundaryPolicy : uint8_t {
   kNone,  // all on the device
   kSco,   // in forward order, what the budget holds
   kAll,   // all in host memory; an error when the budget does not hold them
 };
 
+// Of one rank.
 struct OffloadConfig {
-  ActivationPolicy activations = ActivationPolicy::kNone;
-  int64_t host_bytes = 0;  // of this rank's arena, taken once
+  BoundaryPolicy boundaries = BoundaryPolicy::kNone;
+  int64_t boundary_host_bytes = 0;                 // of the arena, taken once
+  std::vector<OutputPlacement> attention_outputs;  // per layer; empty: all recomputed
+  int64_t output_host_bytes = 0;                   // of the arena, taken once
   bool pin_memory = true;
-  std::function<void(const std::string& warning)> warn = [](const std::string&) {};
+  std::string description;  // a line for the start of the run; empty: nothing is kept elsewhere
+
+  bool uses_host() const { return boundary_host_bytes > 0 || output_host_bytes > 0; }
 };
 
 // A rank's equal share of its node's budget, whole ranges of the arena.
@@ -33,6 +40,6 @@ struct BoundaryBytes {
 
 // The size of a rank's arena: no more than its share, no more than its boundaries ever take; none under
 // kNone. ValueError naming offload.host_budget when kAll does not fit.
-int64_t boundary_arena_bytes(ActivationPolicy policy, int64_t share, const BoundaryBytes& boundaries);
+int64_t boundary_arena_bytes(BoundaryPolicy policy, int64_t share, const BoundaryBytes& boundaries);
 
 }  // namespace steppe::offload

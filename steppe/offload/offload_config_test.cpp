@@ -24,16 +24,16 @@ TEST(OffloadConfig, RanksOfANodeShareItsBudgetEquallyAndNeverExceedIt) {
 }
 
 TEST(OffloadConfig, TheArenaIsNoLargerThanItsUse) {
-  EXPECT_EQ(boundary_arena_bytes(ActivationPolicy::kNone, 1 << 20, kBoundaries), 0);
-  EXPECT_EQ(boundary_arena_bytes(ActivationPolicy::kSco, 1024, kBoundaries), 1024);
-  EXPECT_EQ(boundary_arena_bytes(ActivationPolicy::kSco, 1 << 20, kBoundaries), 5 * 512);
-  EXPECT_EQ(boundary_arena_bytes(ActivationPolicy::kAll, 1 << 20, kBoundaries), 5 * 512);
-  EXPECT_EQ(boundary_arena_bytes(ActivationPolicy::kAll, 5 * 512, kBoundaries), 5 * 512);
+  EXPECT_EQ(boundary_arena_bytes(BoundaryPolicy::kNone, 1 << 20, kBoundaries), 0);
+  EXPECT_EQ(boundary_arena_bytes(BoundaryPolicy::kSco, 1024, kBoundaries), 1024);
+  EXPECT_EQ(boundary_arena_bytes(BoundaryPolicy::kSco, 1 << 20, kBoundaries), 5 * 512);
+  EXPECT_EQ(boundary_arena_bytes(BoundaryPolicy::kAll, 1 << 20, kBoundaries), 5 * 512);
+  EXPECT_EQ(boundary_arena_bytes(BoundaryPolicy::kAll, 5 * 512, kBoundaries), 5 * 512);
 }
 
 TEST(OffloadConfig, AllIsAnErrorWhereTheBudgetDoesNotHoldAll) {
   try {
-    boundary_arena_bytes(ActivationPolicy::kAll, 5 * 512 - 64, kBoundaries);
+    boundary_arena_bytes(BoundaryPolicy::kAll, 5 * 512 - 64, kBoundaries);
     FAIL() << "no error";
   } catch (const ValueError& error) {
     EXPECT_EQ(std::string(error.what()),

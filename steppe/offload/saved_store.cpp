@@ -10,8 +10,8 @@
 
 namespace steppe::offload {
 
-SavedStore::SavedStore(int64_t num_layers, CopyStreams streams, memory::HostArena& arena)
-    : layers_(num_layers), streams_(streams), arena_(arena) {}
+SavedStore::SavedStore(int64_t num_layers, CopyStreams streams, SavedArenas arenas)
+    : layers_(num_layers), streams_(streams), arenas_(arenas) {}
 
 SavedStore::~SavedStore() {
   if (copies_may_be_under_way()) {
@@ -19,7 +19,7 @@ SavedStore::~SavedStore() {
     streams_.to_device.drain();
   }
   for (auto& layer : layers_) {
-    for (auto& slot : layer) arena_.give_back(slot.range);
+    for (size_t name = 0; name < layer.size(); ++name) arena_of(name).give_back(layer[name].range);
   }
 }
 
@@ -31,22 +31,23 @@ bool SavedStore::copies_may_be_under_way() const {
 
 void SavedStore::save(int64_t layer, SavedName name, at::Tensor x, Placement placement) {
   auto& slot = layers_[layer][static_cast<size_t>(name)];
+  auto& arena = arena_of(static_cast<size_t>(name));
   STEPPE_ASSERT(!slot.device.defined() && slot.range.bytes == 0,
                 "[saved_store] layer {} was saved twice without a restore", layer);
   STEPPE_ASSERT(x.is_contiguous(), "[saved_store] layer {} must save contiguous tensors", layer);
   const auto bytes = static_cast<int64_t>(x.nbytes());
   slot.device = std::move(x);
   const bool to_host = placement != Placement::kDevice && bytes > 0 &&
-                       (placement == Placement::kHost || arena_.has_room_for(bytes));
+                       (placement == Placement::kHost || arena.has_room_for(bytes));
   if (!to_host) return;
   slot.sizes = slot.device.sizes().vec();
   slot.type = slot.device.scalar_type();
   slot.where = slot.device.device();
   slot.category = memory::current_category();
-  slot.range = arena_.take(bytes);
+  slot.range = arena.take(bytes);
   slot.leaving = true;
   streams_.to_host.wait(streams_.compute.record());
-  streams_.to_host.copy(arena_.data(slot.range),
+  streams_.to_host.copy(arena.data(slot.range),
                         slot.device.is_meta() ? nullptr : slot.device.const_data_ptr(),
                         static_cast<size_t>(bytes));
   slot.copied = streams_.to_host.record();
@@ -69,7 +70,7 @@ void SavedStore::end_forward() {
   for (auto& layer : layers_) release_left(layer);
 }
 
-void SavedStore::start_return(Slot& slot) {
+void SavedStore::start_return(Slot& slot, memory::HostArena& arena) {
   if (slot.range.bytes == 0 || slot.device.defined()) return;
   const memory::Scope scope(slot.category);
   slot.device = at::empty(slot.sizes, at::TensorOptions().device(slot.where).dtype(slot.type));
@@ -77,22 +78,23 @@ void SavedStore::start_return(Slot& slot) {
   streams_.to_device.wait(streams_.compute.record());
   streams_.to_device.wait(slot.copied);
   streams_.to_device.copy(slot.device.is_meta() ? nullptr : slot.device.mutable_data_ptr(),
-                          arena_.data(slot.range), slot.device.nbytes());
+                          arena.data(slot.range), slot.device.nbytes());
   slot.copied = streams_.to_device.record();
 }
 
 void SavedStore::prefetch(int64_t layer) {
   if (layer < 0) return;
-  for (auto& slot : layers_[layer]) start_return(slot);
+  for (size_t name = 0; name < kNumSavedNames; ++name) start_return(layers_[layer][name], arena_of(name));
 }
 
 at::Tensor SavedStore::restore(int64_t layer, SavedName name) {
   auto& slot = layers_[layer][static_cast<size_t>(name)];
-  start_return(slot);
+  auto& arena = arena_of(static_cast<size_t>(name));
+  start_return(slot, arena);
   if (slot.range.bytes > 0) {
     streams_.compute.wait(slot.copied);
     slot.leaving = false;
-    arena_.give_back(std::exchange(slot.range, {}));
+    arena.give_back(std::exchange(slot.range, {}));
     slot.copied = {};
   }
   return std::exchange(slot.device, {});

@@ -48,10 +48,16 @@ struct CopyStreams {
   Stream& to_host;
 };
 
+// Host memory, shared by micro-batches.
+struct SavedArenas {
+  memory::HostArena& boundaries;
+  memory::HostArena& attention_outputs;
+};
+
 class SavedStore {
  public:
-  // The streams and `arena` outlive the store; micro-batches share the arena.
-  SavedStore(int64_t num_layers, CopyStreams streams, memory::HostArena& arena);
+  // Streams and arenas outlive the store.
+  SavedStore(int64_t num_layers, CopyStreams streams, SavedArenas arenas);
   ~SavedStore();
   SavedStore(const SavedStore&) = delete;
   SavedStore& operator=(const SavedStore&) = delete;
@@ -82,13 +88,16 @@ class SavedStore {
   };
   using Layer = std::array<Slot, kNumSavedNames>;
   const Slot& slot(int64_t layer, SavedName name) const { return layers_[layer][static_cast<size_t>(name)]; }
+  memory::HostArena& arena_of(size_t name) const {
+    return name == static_cast<size_t>(SavedName::kBoundary) ? arenas_.boundaries : arenas_.attention_outputs;
+  }
   void release_left(Layer& layer);
-  void start_return(Slot& slot);
+  void start_return(Slot& slot, memory::HostArena& arena);
   bool copies_may_be_under_way() const;
 
   std::vector<Layer> layers_;
   CopyStreams streams_;
-  memory::HostArena& arena_;
+  SavedArenas arenas_;
 };
 
 }  // namespace steppe::offload

@@ -93,7 +93,7 @@ TEST(SavedStore, GivesBackTheSameBitsWhateverTheArenaHolds) {
   for (int64_t held = 0; held <= 7; ++held) {
     auto arena = arena_of(held * bytes_of(9));
     for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
-      SavedStore store(6, link.streams(), arena);
+      SavedStore store(6, link.streams(), {arena, arena});
       run_pass({.num_layers = 6, .tokens = 9}, store);
     }
     EXPECT_EQ(arena.largest_bytes_in_use(), std::min<int64_t>(held, 6) * bytes_of(9));
@@ -107,7 +107,7 @@ TEST(SavedStore, DeviceBytesAreThoseOfTheProgram) {
   constexpr int64_t kLayers = 6, kTokens = 9;
   for (int64_t q = 0; q <= kLayers; ++q) {
     auto arena = arena_of(q * bytes_of(kTokens));
-    SavedStore store(kLayers, link.streams(), arena);
+    SavedStore store(kLayers, link.streams(), {arena, arena});
     const int64_t before = live_boundaries();
     run_pass({.num_layers = kLayers,
               .tokens = kTokens,
@@ -136,7 +136,7 @@ TEST(SavedStore, DeviceBytesAreThoseOfTheProgram) {
 TEST(SavedStore, CopiesTravelBesideTheLayer) {
   auto link = threads();
   auto arena = arena_of(bytes_of(4) * 3);
-  SavedStore store(3, link.streams(), arena);
+  SavedStore store(3, link.streams(), {arena, arena});
   std::promise<void> go;
   link.to_host.enqueue([ready = go.get_future().share()](void*) { ready.wait(); });
   const memory::Scope scope(Category::kBoundary);
@@ -151,7 +151,7 @@ TEST(SavedStore, CopiesTravelBesideTheLayer) {
 TEST(SavedStore, NamesAreKeptApart) {
   auto link = threads();
   auto arena = arena_of(1 << 16);
-  SavedStore store(2, link.streams(), arena);
+  SavedStore store(2, link.streams(), {arena, arena});
   const auto lse = at::full({3, 5}, 7.0);
   store.save(0, SavedName::kAttentionLogSumExp, lse, Placement::kHost);
   store.save(0, SavedName::kBoundary, rows(4, 0), Placement::kDevice);
@@ -168,14 +168,14 @@ TEST(SavedStore, NamesAreKeptApart) {
 TEST(SavedStore, NoTokensAreOrdinary) {
   auto link = threads();
   auto arena = arena_of(0);
-  SavedStore store(4, link.streams(), arena);
+  SavedStore store(4, link.streams(), {arena, arena});
   run_pass({.num_layers = 4, .tokens = 0, .placement = Placement::kHost}, store);
 }
 
 TEST(SavedStore, ToTheHostWithoutRoomIsAnError) {
   auto link = threads();
   auto arena = arena_of(2 * bytes_of(4));
-  SavedStore store(3, link.streams(), arena);
+  SavedStore store(3, link.streams(), {arena, arena});
   EXPECT_THROW(run_pass({.num_layers = 3, .tokens = 4, .placement = Placement::kHost}, store), ValueError);
 }
 
@@ -186,7 +186,7 @@ std::vector<memory::Event> events_of(at::Device device, int64_t held) {
   ledger.start_timeline();
   auto arena = arena_of(held * bytes_of(9), device);
   {
-    SavedStore store(6, link.streams(), arena);
+    SavedStore store(6, link.streams(), {arena, arena});
     run_pass({.num_layers = 6, .tokens = 9, .device = device}, store);
   }
   EXPECT_EQ(arena.bytes_in_use(), 0);
@@ -211,14 +211,14 @@ TEST(SavedStore, AFailedCopyIsToldWhereItIsWaitedFor) {
   auto link = threads();
   auto arena = arena_of(1 << 16);
   {
-    SavedStore store(3, link.streams(), arena);
+    SavedStore store(3, link.streams(), {arena, arena});
     link.to_host.enqueue([](void*) { throw RuntimeFailure("the link is down"); });
     store.save(0, SavedName::kBoundary, rows(4, 0), Placement::kHost);
     store.end_forward(0);
     EXPECT_THROW(store.end_forward(1), RuntimeFailure);
   }
   EXPECT_EQ(arena.bytes_in_use(), 0);
-  SavedStore store(3, link.streams(), arena);
+  SavedStore store(3, link.streams(), {arena, arena});
   run_pass({.num_layers = 3, .tokens = 4}, store);  // the streams work again
 }
 
@@ -241,7 +241,7 @@ TEST(SavedStore, AThousandPassesLeaveNothingBehind) {
     int point = 0;
     try {
       for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-        SavedStore store(num_layers, link.streams(), arena);
+        SavedStore store(num_layers, link.streams(), {arena, arena});
         run_pass({.num_layers = num_layers,
                   .tokens = static_cast<int64_t>(random() % 12),
                   .at_point =

@@ -157,11 +157,6 @@ constexpr Alias kAliases[] = {
 constexpr std::string_view kPlanned[] = {
     "router.aux_loss_coeff",
     "router.z_loss_coeff",
-    "activation_checkpoint.mlp_tile_tokens",
-    "offload",
-    "offload.activations",
-    "offload.host_budget",
-    "offload.pin_memory",
     "training.epochs",
     "hardware.preset",
     "hardware.device_memory",

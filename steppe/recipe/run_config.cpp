@@ -96,8 +96,8 @@ RunConfig read_run_config(Recipe& recipe) {
   config.parallelism = read_parallelism_section(recipe);
   config.dispatch = read_dispatch_section(recipe);
   config.loss = read_loss_section(recipe);
-  config.activation_checkpoint.mode =
-      recipe.choice("activation_checkpoint.mode", {{"full", "none"}, {"selective"}});
+  config.activation_checkpoint = read_activation_checkpoint_section(recipe);
+  config.offload = read_offload_section(recipe, config.activation_checkpoint.mode);
   config.optimizer = read_optimizer_section(recipe);
   config.training = read_training_section(recipe);
   config.lr_scheduler = read_scheduler_section(recipe, config.training.steps);

@@ -238,7 +238,7 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"loss.circulate=weights", "only a ring"},
       {"loss.circulate=logits", "\"activations\", \"weights\""},
       {"loss.ignore_index=0", "below 0"},
-      {"activation_checkpoint.mode=selective", "\"full\", \"none\""},
+      {"activation_checkpoint.mode=some", "\"full\", \"selective\", \"none\""},
       {"optimizer.name=sgd", "\"adamw\""},
       {"optimizer.lr=0", "above 0"},
       {"optimizer.lr=nan", "a number"},

@@ -7,6 +7,9 @@ namespace steppe::recipe {
 
 ModelSection read_model_section(Recipe& recipe);
 DispatchSection read_dispatch_section(Recipe& recipe);
+ActivationCheckpointSection read_activation_checkpoint_section(Recipe& recipe);
+// `mode` is activation_checkpoint.mode.
+OffloadSection read_offload_section(Recipe& recipe, const std::string& mode);
 OptimizerSection read_optimizer_section(Recipe& recipe);
 // `steps` is training.steps, of which warm-up and decay may be shares.
 SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps);

@@ -13,6 +13,12 @@ std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run,
       ops::balanced_routing({model.num_experts, model.num_experts_per_tok, model.norm_topk_prob}));
 }
 
+StepConfig step_config_of(const recipe::RunConfig& run, const RankShape& shape) {
+  auto config = step_config(run);
+  config.offload = offload_config(run, shape.model, shape.layout_config);
+  return config;
+}
+
 }  // namespace
 
 RankShape::RankShape(const recipe::RunConfig& run, int rank, int world_size)
@@ -26,6 +32,6 @@ Assembly::Assembly(const recipe::RunConfig& run, const RankShape& shape, at::Dev
       groups(std::move(given_groups)),
       weights(shape.model, shape.layout, groups, context, state_options(run)),
       routing(given_routing ? std::move(given_routing) : routing_source(run, shape.model)),
-      step(step_config(run), shape.model, shape.layout, groups, context, weights, *routing) {}
+      step(step_config_of(run, shape), shape.model, shape.layout, groups, context, weights, *routing) {}
 
 }  // namespace steppe::train

@@ -1,7 +1,10 @@
 #include "steppe/train/configure.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 
+#include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
 
 namespace steppe::train {
@@ -54,6 +57,7 @@ StepConfig step_config(const recipe::RunConfig& run) {
   StepConfig step;
   step.dispatch = dispatch_options(run.dispatch);
   step.recompute = run.activation_checkpoint.mode == "none" ? Recompute::kNone : Recompute::kFull;
+  step.mlp_tile_tokens = run.activation_checkpoint.mlp_tile_tokens.value_or(0);
   step.loss = vocab_loss_options(run.loss);
   step.adamw = {run.optimizer.betas[0], run.optimizer.betas[1], run.optimizer.eps,
                 run.optimizer.weight_decay};
@@ -78,6 +82,41 @@ optim::StateOptions state_options(const recipe::RunConfig& run) {
     state.rules.groups.push_back({group.match, group.lr, group.weight_decay});
   state.pin_memory = run.offload.pin_memory;
   return state;
+}
+
+offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model::ModelConfig& model,
+                                      const layout::LayoutConfig& layout) {
+  using offload::BoundaryPolicy;
+  const auto itemsize = static_cast<int64_t>(c10::elementSize(compute_dtype(run)));
+  const int64_t row_tokens = run.training.seq_length * run.training.micro_batch_size;
+  const int64_t degree = layout.ulysses_degree, num_layers = model.num_hidden_layers;
+  offload::OffloadConfig config;
+  config.pin_memory = run.offload.pin_memory;
+  config.boundaries = run.offload.activations == "sco"   ? BoundaryPolicy::kSco
+                      : run.offload.activations == "all" ? BoundaryPolicy::kAll
+                                                         : BoundaryPolicy::kNone;
+  const int64_t share =
+      offload::host_share(run.offload.host_budget, run.hardware.ranks_per_node.value_or(layout.world_size));
+  const offload::BoundaryBytes boundaries{num_layers, (row_tokens + degree - 1) / degree, model.hidden_size,
+                                          itemsize};
+  config.boundary_host_bytes = offload::boundary_arena_bytes(config.boundaries, share, boundaries);
+  if (config.boundaries != BoundaryPolicy::kNone) {
+    config.description = fmt::format("boundaries: {} of {} layers in host memory ({} a rank)",
+                                     config.boundary_host_bytes / std::max<int64_t>(1, boundaries.of_one()),
+                                     num_layers, format_bytes(config.boundary_host_bytes));
+  }
+  if (run.activation_checkpoint.mode != "selective") return config;
+  // Whoever sends boundaries away has no room on the device: outputs then travel too, in what is left.
+  const bool crowded = config.boundaries != BoundaryPolicy::kNone;
+  const offload::OutputBudgets budgets{crowded ? 0 : std::numeric_limits<int64_t>::max(),
+                                       crowded ? share - config.boundary_host_bytes : 0};
+  const std::vector<offload::OutputCost> costs(
+      num_layers, offload::attention_output_cost(row_tokens, model.num_attention_heads / degree,
+                                                 model.head_dim, itemsize));
+  config.attention_outputs = offload::choose_output_placements(costs, budgets);
+  config.output_host_bytes = offload::host_bytes_of(config.attention_outputs, costs);
+  config.description += (config.description.empty() ? "" : "; ") + describe(config.attention_outputs, costs);
+  return config;
 }
 
 optim::ScheduleConfig schedule_config(const recipe::RunConfig& run) {

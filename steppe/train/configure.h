@@ -15,6 +15,10 @@ layout::LayoutConfig layout_config(const recipe::RunConfig& run, int world_size)
 layout::LayoutConstraints layout_constraints(const model::ModelConfig& model);
 ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss);
 StepConfig step_config(const recipe::RunConfig& run);
+// Sizes of the largest micro-batch decide what fits; hardware.ranks_per_node (default: all ranks) share
+// offload.host_budget. ValueError naming it where it must hold more.
+offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model::ModelConfig& model,
+                                      const layout::LayoutConfig& layout);
 optim::StateOptions state_options(const recipe::RunConfig& run);
 optim::ScheduleConfig schedule_config(const recipe::RunConfig& run);
 at::ScalarType compute_dtype(const recipe::RunConfig& run);

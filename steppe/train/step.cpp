@@ -6,18 +6,18 @@
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/rms_norm.h"
 #include "steppe/memory/scope.h"
-#include "steppe/offload/boundary_store.h"
 #include "steppe/train/gradient_buffer.h"
 
 namespace steppe::train {
 
 using memory::Category;
+using offload::SavedName;
 
 // From a micro-batch's forward to its backward.
 struct Step::MicrobatchState {
   const DeviceBatch& batch;
   Accumulators& sums;
-  offload::BoundaryStore boundaries;
+  offload::SavedStore saved;
   std::vector<model::LayerState> layers;
 };
 
@@ -34,7 +34,8 @@ Step::Step(const StepConfig& config, const model::ModelConfig& model, const layo
       gradients_(context, weights, link_),
       optimizer_(config.adamw, config.buckets, weights.state_options(), context, link_, weights.shards()),
       frequencies_(model::rotary_frequencies(model)),
-      layer_context_{context, model, groups, routing, config.dispatch} {}
+      layer_context_{context, model, groups, routing, config.dispatch, config.mlp_tile_tokens},
+      offload_(config.offload, context) {}
 
 StepResult Step::train(std::span<const data::Microbatch> micro_batches, double lr, int64_t step) {
   auto result = accumulate(micro_batches);
@@ -51,7 +52,7 @@ StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
     gradients_.begin_micro_batch(m + 1 == micro_batches.size());
     const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
                                     sizes.micro_batches[m], sizes.num_targets);
-    MicrobatchState state{batch, sums, offload::BoundaryStore(model_.num_hidden_layers),
+    MicrobatchState state{batch, sums, offload_.store(model_.num_hidden_layers),
                           std::vector<model::LayerState>(model_.num_hidden_layers)};
     auto h = forward_layers(state, embed(batch), /*training=*/true);
     const auto dh = head(state, h, /*training=*/true, {});
@@ -77,7 +78,7 @@ EvaluationResult Step::evaluate(std::span<const data::Microbatch> micro_batches,
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
                                     sizes.micro_batches[m], sizes.num_targets);
-    MicrobatchState state{batch, sums, offload::BoundaryStore(model_.num_hidden_layers),
+    MicrobatchState state{batch, sums, offload_.store(model_.num_hidden_layers),
                           std::vector<model::LayerState>(model_.num_hidden_layers)};
     const auto h = forward_layers(state, embed(batch), /*training=*/false);
     head(state, h, /*training=*/false, sink);
@@ -139,12 +140,18 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
     auto gathered = std::move(next);
     if (layer + 1 < num_layers) next = model::GatheredUnit(context_, weights_.dense(layer + 1));
     const auto weights = layer_weights(layer, gathered.wait());
-    if (training) state.boundaries.save(layer, h_nH);
+    if (training) {
+      const memory::Scope scope(Category::kBoundary);
+      state.saved.save(layer, SavedName::kBoundary, h_nH, offload_.boundary_placement());
+    }
     const auto output_category = layer + 1 < num_layers ? Category::kBoundary : Category::kResidual;
     auto& layer_state = state.layers[layer];
+    layer_state.keep_attention_output = training && offload_.keeps_attention_output(layer);
     h_nH =
         model::layer_forward(call(layer, state.batch, weights), h_nH, layer_state, keep_all, output_category);
     if (training) {
+      save_attention_output(state, layer);
+      state.saved.end_forward(layer);
       kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, layer, 1), h_nH);
       if (layer_state.routing) {
         auto& load = local_load_[layer];
@@ -156,7 +163,24 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
       layer_state = {};
     }
   }
+  state.saved.end_forward();
   return h_nH;
+}
+
+void Step::save_attention_output(MicrobatchState& state, int64_t layer) {
+  auto& output = state.layers[layer].attention_output;
+  if (!output) return;
+  const memory::Scope scope(Category::kSaved);
+  const auto placement = offload_.output_placement(layer);
+  state.saved.save(layer, SavedName::kAttentionOutput, std::move(output->out_Shd), placement);
+  state.saved.save(layer, SavedName::kAttentionLogSumExp, std::move(output->lse_hS), placement);
+  output.reset();
+}
+
+void Step::restore_attention_output(MicrobatchState& state, int64_t layer) {
+  if (!offload_.keeps_attention_output(layer)) return;
+  state.layers[layer].attention_output = {state.saved.restore(layer, SavedName::kAttentionOutput),
+                                          state.saved.restore(layer, SavedName::kAttentionLogSumExp)};
 }
 
 at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool training,
@@ -201,6 +225,7 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
 void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
   const int64_t num_layers = model_.num_hidden_layers;
   model::GatheredUnit next(context_, weights_.dense(num_layers - 1));
+  state.saved.prefetch(num_layers - 1);
   GradientBuffer reducing;
   for (int64_t layer = num_layers - 1; layer >= 0; --layer) {
     begin_phase(fmt::format("layer {} backward", layer));
@@ -208,7 +233,9 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
     if (layer > 0) next = model::GatheredUnit(context_, weights_.dense(layer - 1));
     const auto weights = layer_weights(layer, gathered.wait());
     GradientBuffer grads(context_, gradients_, weights_.dense(layer), *groups_.gradients);
-    const auto h = state.boundaries.restore(layer);
+    const auto h = state.saved.restore(layer, SavedName::kBoundary);
+    restore_attention_output(state, layer);
+    state.saved.prefetch(layer - 1);
     model::layer_backward(call(layer, state.batch, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
                           state.layers[layer]);
     if (!model_.is_dense_layer(layer)) gradients_.give_back(weights_.experts(layer));

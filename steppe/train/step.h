@@ -18,6 +18,7 @@
 #include "steppe/layout/layout.h"
 #include "steppe/model/decoder_layer.h"
 #include "steppe/model/weights.h"
+#include "steppe/offload/activation_offload.h"
 #include "steppe/ops/vocab_loss/vocab_loss.h"
 #include "steppe/optim/optimizer.h"
 #include "steppe/train/device_batch.h"
@@ -29,6 +30,8 @@ enum class Recompute { kFull, kNone };  // keep the boundary only, or everything
 
 struct StepConfig {
   Recompute recompute = Recompute::kFull;
+  int64_t mlp_tile_tokens = 0;     // of dense and shared-expert feed-forwards; 0: by bytes
+  offload::OffloadConfig offload;  // of boundaries and attention outputs
   ops::VocabLossOptions loss;
   ops::DispatchOptions dispatch;
   optim::AdamWConfig adamw;
@@ -75,6 +78,8 @@ class Step {
   // Masters and moments that live in host memory may be read and written there until the next update.
   void wait_for_optimizer_state() { optimizer_.wait_for_state(); }
 
+  const offload::ActivationOffload& offload() const { return offload_; }
+
   EvaluationResult evaluate(std::span<const data::Microbatch> micro_batches, const TokenLossSink& sink = {});
 
  private:
@@ -96,6 +101,8 @@ class Step {
   at::Tensor forward_layers(MicrobatchState& state, at::Tensor h_nH, bool training);
   // Loss of the final norm and the output projection; the gradient of h when training.
   at::Tensor head(MicrobatchState& state, const at::Tensor& h_nH, bool training, const TokenLossSink& sink);
+  void save_attention_output(MicrobatchState& state, int64_t layer);
+  void restore_attention_output(MicrobatchState& state, int64_t layer);
   void backward_layers(MicrobatchState& state, const at::Tensor& dh_nH);
   void finish_gradients();
   void collect(const Accumulators& sums, StepResult& result);
@@ -114,6 +121,7 @@ class Step {
   optim::Optimizer optimizer_;
   model::RotaryFrequencies frequencies_;
   model::LayerContext layer_context_;
+  offload::ActivationOffload offload_;
   std::function<void()> on_phase_ = [] {};
   std::vector<std::vector<int64_t>> local_load_;  // [layer][expert], this rank's routes of the step
 };

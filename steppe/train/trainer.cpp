@@ -114,6 +114,9 @@ void Trainer::State::announce() const {
       rank.context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
       layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size,
       run.training.seq_length, data.num_micro_batches(), run.model.compute_dtype);
+  const auto& offload = rank.step.offload();
+  if (!offload.config().description.empty()) log.info("{}", offload.config().description);
+  for (const auto& warning : offload.warnings()) log.warning("{}", warning);
 }
 
 metrics::StepMetrics Trainer::State::train_step(int64_t number) {

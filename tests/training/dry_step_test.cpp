@@ -219,6 +219,19 @@ TEST(DryStep, Threads) {
   }
 }
 
+TEST(DryStep, HostMemory) {
+  using enum offload::OutputPlacement;
+  for (const int64_t boundary_bytes : {int64_t{30'000}, int64_t{1} << 20}) {
+    auto dry = uneven_case();
+    auto& offload = dry.run.step.offload;
+    offload.boundaries = offload::BoundaryPolicy::kSco;
+    offload.boundary_host_bytes = boundary_bytes;
+    offload.attention_outputs = {kHost, kDevice, kHost};
+    offload.output_host_bytes = 1 << 20;
+    expect_dry_run_is_the_run(dry);
+  }
+}
+
 // oneDNN's bf16 products, where the CPU has them, take scratch of their own while they run.
 class WithoutOneDnn {
  public:
