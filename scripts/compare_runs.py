@@ -43,9 +43,8 @@ def main():
         print(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}")
     common = min(len(run) for run in runs)
     apart = [abs(a["loss"] - b["loss"]) for a, b in zip(*(run[:common] for run in runs), strict=True)]
-    print(
-        f"losses apart: step 1 {apart[0]:.1e}, first 10 steps {max(apart[:10]):.1e}, all {common} {max(apart):.1e}"
-    )
+    first_ten = max(apart[:10])
+    print(f"losses apart: step 1 {apart[0]:.1e}, 10 steps {first_ten:.1e}, all {common} {max(apart):.1e}")
 
 
 if __name__ == "__main__":
