@@ -133,7 +133,6 @@ bool Checkpointing::is_saved(int64_t step) const {
 void Checkpointing::write_beside(int64_t step) {
   if (is_saved(step)) return;
   while (task_.status() == Status::kBusy) task_.wait_for(kLook);
-  run_.settle_state();
   write_shard(checkpoint::last_partial_path(run_.config.checkpoint.folder, step), nonce_ + "-last",
               run_.process.rank, checkpoint::rank_states(run_.weights, run_.process.rank));
 }

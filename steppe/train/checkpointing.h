@@ -32,8 +32,8 @@ class Checkpointing {
     const Log& log;
     model::ModelWeights& weights;
     comm::Communicator& control;
-    checkpoint::SavedRun saved;                  // step and tokens are filled in at each save
-    std::function<void()> settle_state = [] {};  // masters and moments are where rank_states() finds them
+    checkpoint::SavedRun saved;                       // step and tokens are filled in at each save
+    std::function<void()> settle_state = [] {};       // what rank_states() finds is the last update's
     std::function<void()> before_publishing = [] {};  // on rank 0, from another thread: metrics to the disk
   };
 

@@ -52,7 +52,8 @@ LastSave::Computing::~Computing() {
   save_.step_s_ = seconds(Clock::now() - since);
 }
 
-void LastSave::finished(int64_t step, int64_t tokens) {
+void LastSave::finished(int64_t step, int64_t tokens, const std::array<Event, 2>& state) {
+  state_ = state;
   step_ = step;
   tokens_ = tokens;
 }
@@ -136,7 +137,10 @@ std::string LastSave::save() {
     }
   };
   const auto written = [](int rank) { return fmt::format("written/{}", rank); };
-  store_->set(key(written(process_.rank)), bytes_of(failure_of([&] { checkpointing_.write_beside(step_); })));
+  store_->set(key(written(process_.rank)), bytes_of(failure_of([&] {
+                for (const auto& event : state_) event.wait();
+                checkpointing_.write_beside(step_);
+              })));
   if (process_.rank == 0) {
     std::string failure;
     for (int rank = 0; rank < process_.world_size && failure.empty(); ++rank) {

@@ -9,6 +9,7 @@
 // is the step dropped. Otherwise all open again, and the step ends as any other.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <thread>
 
 #include "steppe/base/log.h"
+#include "steppe/base/stream.h"
 #include "steppe/recipe/run_config.h"
 #include "steppe/train/checkpointing.h"
 #include "steppe/train/trainer.h"
@@ -45,8 +47,8 @@ class LastSave {
    private:
     LastSave& save_;
   };
-  // The training thread finished a step.
-  void finished(int64_t step, int64_t tokens);
+  // The training thread finished a step; its state is whole behind the events.
+  void finished(int64_t step, int64_t tokens, const std::array<Event, 2>& state);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -67,6 +69,7 @@ class LastSave {
   Checkpointing& checkpointing_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::timed_mutex gate_;
+  std::array<Event, 2> state_;                  // behind the gate, as the next
   int64_t step_, tokens_;                       // of the last finished step; behind the gate
   std::atomic<Clock::rep> computing_since_{0};  // 0: it does not compute
   std::atomic<double> step_s_{0};               // of the last finished step's gradients; 0: none yet

@@ -6,6 +6,7 @@
 // routing counts per MoE layer and micro-batch, one of results at the end.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -77,6 +78,9 @@ class Step {
 
   // Masters and moments that live in host memory may be read and written there until the next update.
   void wait_for_optimizer_state() { optimizer_.wait_for_state(); }
+  // The points from which on weights, masters and moments, wherever they live, are the last update's: for
+  // whoever reads them on another thread.
+  std::array<Event, 2> state_events() { return {link_.compute.record(), link_.to_host.record()}; }
 
   const offload::ActivationOffload& offload() const { return offload_; }
 

@@ -85,7 +85,10 @@ struct Trainer::State : RankShape {
         start(resume(run, saved, *rank.groups.control, rank.weights, log)),
         reporter(run, log, process.rank == 0, process.color, start.step),
         checkpointing({run, process, log, rank.weights, *rank.groups.control, saved,
-                       [this] { rank.step.wait_for_optimizer_state(); }, [this] { reporter.sync(); }},
+                       [this] {
+                         for (const auto& event : rank.step.state_events()) event.wait();
+                       },
+                       [this] { reporter.sync(); }},
                       start.step),
         last_save(run, process, log, checkpointing, start.step, start.tokens) {
     rank.step.on_phase([this] { process.progress(current_step, current_work); });
@@ -238,7 +241,7 @@ Outcome Trainer::run() {
     }
     s.reporter.step(metrics);
     s.process.finished_step(number);
-    s.last_save.finished(number, s.tokens);
+    s.last_save.finished(number, s.tokens, s.rank.step.state_events());
     outcome.stop_signal = s.checkpointing.after_step(number, s.tokens, last);
     if (outcome.stop_signal != 0) break;
   }

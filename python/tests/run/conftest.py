@@ -2,48 +2,13 @@
 
 import itertools
 import os
-import random
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from steppe_program import Job, clean_environment
+from steppe_program import Job, clean_environment, make_recipe
 
 _PYTHON = Path(__file__).parents[2]
-_RECIPE = """
-[model]
-num_hidden_layers = 2
-hidden_size = 32
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 8
-vocab_size = 257
-num_experts = 4
-num_experts_per_tok = 2
-moe_intermediate_size = 16
-compute_dtype = "float32"
-
-[optimizer]
-lr = 0.01
-
-[training]
-steps = 5
-seq_length = 64
-global_batch_size = 4
-
-[data]
-prepared = "{prepared}"
-tokenizer = "bytes"
-val_split = 0.1
-
-[[data.train]]
-path = "{text}"
-
-[validation]
-interval = 2
-"""
 
 
 @pytest.fixture(scope="session")
@@ -56,23 +21,7 @@ def program() -> Path:
 
 @pytest.fixture(scope="session")
 def recipe(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("recipe")
-    text = folder / "text"
-    text.mkdir()
-    rng = random.Random(1)
-    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "home"]
-    for document in range(40):
-        count = rng.randint(20, 80)
-        (text / f"{document}.txt").write_text(" ".join(rng.choice(words) for _ in range(count)))
-    path = folder / "tiny.toml"
-    path.write_text(_RECIPE.format(prepared=folder / "prepared", text=text))
-    subprocess.run(
-        [sys.executable, "-m", "steppe.data", "prepare", path, "--processes", "1"],
-        env=os.environ | {"PYTHONPATH": str(_PYTHON)},
-        check=True,
-        capture_output=True,
-    )
-    return path
+    return make_recipe(tmp_path_factory.mktemp("recipe"))
 
 
 def _starter(program, recipe, root):

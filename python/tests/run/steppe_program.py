@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -12,11 +14,64 @@ from pathlib import Path
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MARK = "STEPPE_TEST_JOB"
+_PYTHON = Path(__file__).parents[2]
+_RECIPE = """
+[model]
+num_hidden_layers = 2
+hidden_size = 32
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 8
+vocab_size = 257
+num_experts = 4
+num_experts_per_tok = 2
+moe_intermediate_size = 16
+compute_dtype = "float32"
+
+[optimizer]
+lr = 0.01
+
+[training]
+steps = 5
+seq_length = 64
+global_batch_size = 4
+
+[data]
+prepared = "{prepared}"
+tokenizer = "bytes"
+val_split = 0.1
+
+[[data.train]]
+path = "{text}"
+
+[validation]
+interval = 2
+"""
 # What a launcher of the tests themselves, or the user's shell, may have set.
 _FOREIGN = re.compile(
     r"^(RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|OMPI_.*|PMI_.*|PMIX_.*|SLURM_.*|PET_.*|NO_COLOR"
     r"|OMP_NUM_THREADS)$"
 )
+
+
+def make_recipe(folder: Path) -> Path:
+    """A tiny recipe, its text prepared."""
+    text = folder / "text"
+    text.mkdir()
+    rng = random.Random(1)
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "home"]
+    for document in range(40):
+        count = rng.randint(20, 80)
+        (text / f"{document}.txt").write_text(" ".join(rng.choice(words) for _ in range(count)))
+    path = folder / "tiny.toml"
+    path.write_text(_RECIPE.format(prepared=folder / "prepared", text=text))
+    subprocess.run(
+        [sys.executable, "-m", "steppe.data", "prepare", path, "--processes", "1"],
+        env=os.environ | {"PYTHONPATH": str(_PYTHON)},
+        check=True,
+        capture_output=True,
+    )
+    return path
 
 
 def clean_environment(**variables):

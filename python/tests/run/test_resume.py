@@ -1,0 +1,254 @@
+"""A run that is stopped, killed or finished, and started again."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from kill_trials import Trials, run
+from steppe_program import read_metrics, read_status, wait_until
+from test_run_launchers import torchrun
+
+_LONG = ["training.steps=1000000", "validation.interval=0", "validation.at_start=false"]
+
+
+def inspect(program, *arguments):
+    return subprocess.run([program, "inspect", *arguments], capture_output=True, text=True, check=False)
+
+
+def losses(folder):
+    return {m["step"]: m["loss"] for m in read_metrics(folder) if "loss" in m}
+
+
+@pytest.fixture(scope="session")
+def finished(start_once):
+    job = start_once("--ranks", 2, sets=["checkpoint.keep=0", "checkpoint.interval=2"])
+    assert job.wait() == 0, job.output
+    return job
+
+
+def test_a_finished_run_has_its_checkpoints(program, finished):
+    checkpoints = finished.folder / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == [
+        "latest",
+        "step_00000001",
+        "step_00000002",
+        "step_00000004",
+        "step_00000005",
+    ]
+    for path in (checkpoints, checkpoints / "latest", checkpoints / "step_00000005", finished.folder):
+        found = inspect(program, path)
+        assert found.returncode == 0, found.stderr
+        assert found.stdout.startswith(f"{checkpoints}/step_00000005\nstep 5, 1280 tokens")
+        assert "saved by 2 ranks: ulysses 1, expert 1, vocab 1; float32" in found.stdout
+        assert "training.seq_length = 64" in found.stdout
+        assert "model.layers.1.mlp.experts.3.up_proj.weight" in found.stdout
+        assert "verified: " in found.stdout
+    recipe = inspect(program, checkpoints, "--recipe")
+    assert recipe.stdout == (finished.folder / "recipe.toml").read_text()
+
+
+def test_a_damaged_checkpoint_is_named(program, finished, tmp_path):
+    copy = tmp_path / "step_00000005"
+    shutil.copytree(finished.folder / "checkpoints/step_00000005", copy)
+    shard = copy / "rank_0001.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    found = inspect(program, copy)
+    assert found.returncode == 1
+    assert f"error: [checkpoint] {shard}: block 0" in found.stderr
+    assert "does not match its checksum: the file is damaged" in found.stderr
+
+
+def test_a_damaged_checkpoint_is_not_loaded(start, finished, tmp_path):
+    copy = tmp_path / "run/checkpoints/step_00000005"
+    shutil.copytree(finished.folder / "checkpoints/step_00000005", copy)
+    shard = copy / "rank_0000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 0x80
+    shard.write_bytes(content)
+    job = start("--ranks", 2, folder=tmp_path / "run", sets=["training.steps=6"])
+    assert job.wait() != 0
+    assert f"{shard}: block" in job.output
+    assert read_status(tmp_path / "run")["state"] == "failed"
+
+
+def test_goes_on_where_it_ended(start, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    again = start("--ranks", 2, folder=folder)
+    assert again.wait() == 0, again.output
+    assert read_status(folder) == {"state": "finished", "reason": "", "step": 5}
+    assert read_metrics(folder) == read_metrics(finished.folder)
+
+
+def test_other_ranks_go_on_with_the_same_losses(start, finished, tmp_path):
+    """Two ranks' third step, from one rank's second."""
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    shutil.copytree(finished.folder / "checkpoints/step_00000002", folder / "checkpoints/step_00000002")
+    job = start(folder=folder)
+    assert job.wait() == 0, job.output
+    assert "goes on from" in job.output
+    assert "step 2, saved by 2 ranks" in job.output
+    expected = losses(finished.folder)
+    got = losses(folder)
+    assert list(got) == [3, 4, 5]
+    for step, loss in got.items():
+        assert loss == pytest.approx(expected[step], abs=1e-5)
+
+
+@pytest.mark.parametrize("launch", ["ranks", "torchrun"])
+def test_sigterm_saves_and_the_next_run_goes_on(start, program, free_port, tmp_path, launch):
+    folder = tmp_path / "run"
+    how = {"arguments": ("--ranks", 2)} if launch == "ranks" else {"launcher": torchrun(free_port)}
+    job = start(*how.get("arguments", ()), sets=_LONG, folder=folder, launcher=how.get("launcher", ()))
+    job.wait_for_step(3)
+    job.process.send_signal(signal.SIGTERM)
+    job.process.send_signal(signal.SIGTERM)
+    status = job.wait()
+    assert status == (0 if launch == "ranks" else 1)  # torchrun's is 1, whatever its ranks say
+    step = read_status(folder)["step"]
+    assert read_status(folder) == {"state": "stopped", "reason": "SIGTERM", "step": step}
+    found = inspect(program, folder / "checkpoints")
+    assert found.returncode == 0
+    assert f"/step_{step:08}\n" in found.stdout
+    before = losses(folder)
+    again = start("--ranks", 2, sets=_LONG, folder=folder)
+    again.wait_for_step(step + 2)
+    again.process.send_signal(signal.SIGTERM)
+    assert again.wait() == 0, again.output
+    after = losses(folder)
+    assert list(after) == list(range(1, len(after) + 1))
+    assert {s: after[s] for s in before} == before
+
+
+def test_sigterm_during_a_save(start, program, tmp_path):
+    folder = tmp_path / "run"
+    sets = [*_LONG, "checkpoint.interval=3", "model.vocab_size=20011", "model.hidden_size=64"]
+    job = start("--ranks", 2, sets=sets, folder=folder)
+    wait_until(lambda: any(folder.glob("checkpoints/step_00000003*")), "a save is under way")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 0, job.output
+    step = read_status(folder)["step"]
+    found = inspect(program, folder)
+    assert found.returncode == 0, found.stderr
+    assert f"/step_{step:08}\n" in found.stdout
+    assert not any(folder.glob("checkpoints/*.partial"))
+
+
+def test_a_second_signal_later_leaves_at_once(start, program, tmp_path):
+    """Rank 1 stands still, so that the step does not end."""
+    folder = tmp_path / "run"
+    job = start("--ranks", 2, sets=[*_LONG, "checkpoint.interval=2"], folder=folder)
+    job.wait_for_step(6)
+    os.kill(job.rank(1), signal.SIGSTOP)
+    job.process.send_signal(signal.SIGTERM)
+    time.sleep(5.5)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 128 + signal.SIGTERM
+    assert "asked to stop a second time" in job.output
+    found = inspect(program, folder)
+    assert found.returncode == 0, found.stderr
+    again = start("--ranks", 2, sets=[*_LONG], folder=folder)
+    again.wait_for_step(8)
+    again.end()
+    assert found.stdout.splitlines()[0] in again.output
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_that_would_not_end_in_time_is_dropped(start, program, tmp_path, ranks):
+    """Steps of some seconds, and no time to finish them."""
+    folder = tmp_path / "run"
+    long_steps = ["training.global_batch_size=128", "training.micro_batch_size=4"]
+    never_saves = ["checkpoint.interval=0", "checkpoint.first_step=false", "checkpoint.grace=0.5"]
+    arguments = ("--ranks", ranks) if ranks > 1 else ()
+    job = start(*arguments, sets=[*_LONG, *long_steps, *never_saves], folder=folder)
+    job.wait_for_step(1)
+    time.sleep(1)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 0, job.output
+    status = read_status(folder)
+    step = status["step"]
+    assert status == {"state": "stopped", "reason": "SIGTERM", "step": step}
+    assert f"step {step + 1} is dropped" in job.output
+    before = losses(folder)
+    assert list(before) == list(range(1, step + 1))
+    found = inspect(program, folder)
+    assert found.returncode == 0, found.stderr
+    assert f"/step_{step:08}\n" in found.stdout
+    again = start(*arguments, sets=[*_LONG, *long_steps, *never_saves], folder=folder)
+    again.wait_for_step(step + 1)
+    again.end()
+    assert f"goes on from {folder}/checkpoints/step_{step:08}: step {step}" in again.output
+    assert {s: losses(folder)[s] for s in before} == before
+
+
+def test_touching_the_file_saves(start, tmp_path):
+    folder = tmp_path / "run"
+    job = start(sets=[*_LONG, "checkpoint.interval=0", "checkpoint.first_step=false"], folder=folder)
+    job.wait_for_step(2)
+    (folder / "save").touch()
+    wait_until(lambda: (folder / "checkpoints/latest").exists(), "the checkpoint is there")
+    assert not (folder / "save").exists()
+    assert job.process.poll() is None
+    job.end()
+
+
+def test_another_recipes_folder_is_refused(start, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    never = start(folder=folder, sets=["checkpoint.resume=never"])
+    assert never.wait() == 2
+    assert "holds a run already" in never.output
+    other = start(folder=folder, sets=["training.seq_length=32"])
+    assert other.wait() == 2
+    assert "training.seq_length = 64, this run has 32" in other.output
+    assert "checkpoint.load_weights_only = true" in other.output
+    assert read_metrics(folder) == read_metrics(finished.folder)
+
+
+def test_weights_alone_start_another_run(start, finished, tmp_path):
+    sets = [
+        "training.seq_length=32",
+        f"checkpoint.load={finished.folder}",
+        "checkpoint.load_weights_only=true",
+    ]
+    job = start(folder=tmp_path / "run", sets=sets)
+    assert job.wait() == 0, job.output
+    got = losses(tmp_path / "run")
+    assert list(got) == [1, 2, 3, 4, 5]
+    assert got[1] < losses(finished.folder)[2]
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(start, finished, tmp_path):
+    folder = tmp_path / "run"
+    sets = ["checkpoint.keep=0", "checkpoint.interval=2"]
+    job = start("--ranks", 2, folder=folder, sets=sets)
+    assert job.wait() == 0, job.output
+    shutil.rmtree(folder / "checkpoints")
+    again = start("--ranks", 2, folder=folder, sets=sets)
+    assert again.wait() == 0, again.output
+    assert losses(folder) == losses(finished.folder)
+    assert len((folder / "metrics.jsonl.old").read_text().splitlines()) == len(read_metrics(folder))
+
+
+def test_a_folder_for_checkpoints_that_cannot_be_made_stops_the_run_at_once(start, tmp_path):
+    (tmp_path / "file").touch()
+    job = start("--ranks", 2, sets=[f"checkpoint.folder={tmp_path}/file/checkpoints", *_LONG])
+    assert job.wait() == 1
+    assert "step 1 is not saved: rank 0: " in job.output
+    assert "Not a directory" in job.output
+    assert json.loads((job.folder / "status.json").read_text())["state"] == "failed"
+
+
+def test_killed_at_random_instants(program, recipe, tmp_path):
+    """A short one; the long one is scripts/kill_trials."""
+    trials = Trials(program, recipe, tmp_path)
+    trials.reference(80)
+    counts = run(trials, count=6, inside=2)
+    assert counts["inside a save"] >= 2
