@@ -35,7 +35,7 @@ TEST(HuggingFaceKeys, BadValuesAreNamed) {
                           std::initializer_list<std::string> parts) {
     expect_message<ValueError>([&] { read(overrides); }, parts);
   };
-  refused({"model.path="}, {"model.path", "folder"});
+  refused({"model.path=''"}, {"model.path", "folder"});
   refused({"model.path=a", "model.config=a/config.json"},
           {"model.path = \"a\" (--set)", "keep it or model.config"});
   refused({"model.clip_qkv=0"}, {"model.clip_qkv = 0", "above 0"});
