@@ -6,6 +6,8 @@
 namespace steppe::cli {
 
 void add_train_command(CLI::App& app, int& status);
+void add_plan_command(CLI::App& app, int& status);
+void add_init_command(CLI::App& app, int& status);
 void add_inspect_command(CLI::App& app, int& status);
 void add_export_command(CLI::App& app, int& status);
 void add_report_command(CLI::App& app, int& status);

@@ -14,6 +14,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   steppe::cli::add_train_command(app, status);
+  steppe::cli::add_plan_command(app, status);
+  steppe::cli::add_init_command(app, status);
   steppe::cli::add_inspect_command(app, status);
   steppe::cli::add_export_command(app, status);
   steppe::cli::add_report_command(app, status);

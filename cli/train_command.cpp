@@ -21,6 +21,7 @@
 #include "cli/launch/threads.h"
 #include "cli/launch/watchdog.h"
 #include "cli/run_folder.h"
+#include "cli/run_plan.h"
 #include "cli/run_record.h"
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
@@ -136,6 +137,10 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
                            .store = store,
                            .color = color,
                            .resolved_recipe = loaded.recipe.resolved_toml()};
+    if (environment.rank == 0) {
+      process.planned_peak_bytes = planned_peak(run, environment.world_size, environment.local_world_size,
+                                                at::get_num_threads(), *log);
+    }
     process.stop_signal = [] { return signals.received(); };
     process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };
     process.finished_step = [&](int64_t number) { record.finished_step(number); };

@@ -7,6 +7,7 @@
 
 #include "steppe/base/error.h"
 #include "steppe/kernels/attention_backend.h"
+#include "steppe/kernels/meta_device.h"
 
 namespace steppe::kernels {
 namespace {
@@ -53,12 +54,18 @@ void check_input(const char* place, const AttentionInput& input) {
   check_bounds(place, input.document_bounds, q.size(0));
 }
 
+// The flash kernel is for bf16; of the fp32 one the CPU's sizes are as good a guess as any.
+bool stands_for_cuda(const at::Tensor& q) {
+  return q.is_meta() && meta_device() == at::kCUDA && q.scalar_type() == at::kBFloat16;
+}
+
 }  // namespace
 
 AttentionOutput attention_forward(const at::Tensor& q_Shd, const at::Tensor& k_Shd, const at::Tensor& v_Shd,
                                   std::span<const int64_t> document_bounds, double scale) {
   const AttentionInput input{q_Shd, k_Shd, v_Shd, document_bounds, scale};
   check_input("attention_forward", input);
+  if (stands_for_cuda(q_Shd)) return attention_forward_as_cuda(input);
   return q_Shd.is_cuda() ? attention_forward_cuda(input) : attention_forward_cpu(input);
 }
 
@@ -79,6 +86,7 @@ AttentionGradients attention_backward(const at::Tensor& dout_Shd, const at::Tens
                          lse.scalar_type() == at::kFloat && lse.is_contiguous(),
                      "[{}] output.lse must be contiguous fp32 [{}, {}], got {} [{}]", place, q_Shd.size(1),
                      q_Shd.size(0), c10::toString(lse.scalar_type()), fmt::join(lse.sizes(), ", "));
+  if (stands_for_cuda(q_Shd)) return attention_backward_as_cuda(input);
   return q_Shd.is_cuda() ? attention_backward_cuda(dout_Shd, input, output)
                          : attention_backward_cpu(dout_Shd, input, output);
 }

@@ -20,6 +20,10 @@ AttentionOutput attention_forward_cpu(const AttentionInput& input);
 AttentionGradients attention_backward_cpu(const at::Tensor& dout_Shd, const AttentionInput& input,
                                           const AttentionOutput& output);
 
+// On `meta`, standing for a CUDA device.
+AttentionOutput attention_forward_as_cuda(const AttentionInput& input);
+AttentionGradients attention_backward_as_cuda(const AttentionInput& input);
+
 AttentionOutput attention_forward_cuda(const AttentionInput& input);
 AttentionGradients attention_backward_cuda(const at::Tensor& dout_Shd, const AttentionInput& input,
                                            const AttentionOutput& output);

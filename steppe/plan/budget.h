@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "steppe/layout/layout.h"
 #include "steppe/memory/category.h"
+#include "steppe/plan/dry_run.h"
 #include "steppe/recipe/run_config.h"
 
 namespace steppe::plan {
@@ -33,13 +33,14 @@ struct Phase {
 struct Budget {
   Phase persistent;
   std::vector<Phase> phases;
+  Phase host;  // of this rank, in its node's memory
 
   const Phase& largest() const;
   int64_t expected() const;
   int64_t guaranteed() const;
 };
 
-// Of the rank whose shard of the largest micro-batch is fullest; `num_threads` as in DryRunOptions.
-Budget make_budget(const recipe::RunConfig& run, int rank, int world_size, int num_threads);
+// Of `rank`, its peers supposed to be like it; of the options what the sizes depend on.
+Budget make_budget(const recipe::RunConfig& run, int rank, const DryRunOptions& options);
 
 }  // namespace steppe::plan

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "steppe/offload/offload_config.h"
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
+#include "steppe/optim/state_memory.h"
 #include "steppe/plan/budget.h"
 #include "steppe/train/assembly.h"
 
@@ -24,9 +26,13 @@ struct RoutedRows {
 struct Sizes {
   train::RankShape shape;
   train::StepConfig step;
+  optim::StateOptions state;
+  offload::OffloadConfig offload;
   int num_threads = 1;
-  int64_t b = 2;           // bytes a value
-  int64_t n = 0, row = 0;  // N, S
+  bool as_cuda = false;
+  int64_t num_documents = 1;  // of a row
+  int64_t b = 2;              // bytes a value
+  int64_t n = 0, row = 0;     // N, S
   int64_t longest_document = 0;
   int64_t num_micro_batches = 1;
   int64_t W = 1, D = 1, Ep = 1, P = 1;
@@ -34,18 +40,40 @@ struct Sizes {
   int64_t vocab_rows = 0;             // V/P
   int64_t q_width = 0, kv_width = 0;  // hq·d, hk·d
   int64_t heads_each = 0, kv_heads_each = 0, d = 0;
+  int64_t expert_tile_rows = 0;  // 0: no limit
+  int64_t host_boundaries = 0;   // layers whose input leaves the device
   RoutedRows expected, guaranteed;
 
   bool fp32() const { return b == 4; }
   bool keeps_all() const { return step.recompute == train::Recompute::kNone; }
+  offload::OutputPlacement output_of(int64_t layer) const {
+    return offload.attention_outputs.empty() ? offload::OutputPlacement::kRecompute
+                                             : offload.attention_outputs[layer];
+  }
+  bool keeps_output(int64_t layer) const { return output_of(layer) != offload::OutputPlacement::kRecompute; }
 };
 
-Sizes sizes_of(const recipe::RunConfig& run, int rank, int world_size, int num_threads);
+Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options);
 
 // Padded elements of a layer's dense unit, of its experts on this rank, of a vocabulary shard.
 int64_t dense_unit(const Sizes& s, int64_t layer);
 int64_t expert_unit(const Sizes& s);
 int64_t table_unit(const Sizes& s);
+
+// Attention's output and its log-sum-exp, of one layer.
+int64_t attention_output(const Sizes& s);
+
+int64_t dense_of_all_layers(const Sizes& s);
+int64_t num_moe_layers(const Sizes& s);
+int64_t num_tables(const Sizes& s);
+int64_t norm_unit(const Sizes& s);
+// Elements whose masters and moments are this rank's, and those whose gradients it accumulates.
+int64_t owned(const Sizes& s);
+int64_t accumulated(const Sizes& s);
+int64_t moment_bytes(const Sizes& s);
+int64_t bucket(const Sizes& s);
+int64_t bucket_slots(const Sizes& s);
+bool masters_double(const Sizes& s);
 
 // Appends terms; `guaranteed` defaults to `expected`.
 class Terms {
@@ -63,8 +91,13 @@ class Terms {
   std::vector<Term>& terms_;
 };
 
+void add_persistent(const Sizes& s, Terms& terms);
+void add_host(const Sizes& s, Terms& terms);  // in the node's memory
+std::vector<Phase> phases_of(const Sizes& s);
+
 // The largest live set of each, besides what surrounds it.
-void add_attention_forward(const Sizes& s, Terms& terms);
+// `from_kept`: the kernel does not run, its output is there.
+void add_attention_forward(const Sizes& s, bool from_kept, Terms& terms);
 void add_attention_saved(const Sizes& s, Terms& terms);     // from its recomputation to its backward
 void add_attention_backward(const Sizes& s, Terms& terms);  // in all
 void add_dispatch_forward(const Sizes& s, Terms& terms);

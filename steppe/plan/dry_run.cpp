@@ -6,9 +6,12 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "steppe/kernels/meta_device.h"
 #include "steppe/memory/scope.h"
+#include "steppe/memory/timeline_recording.h"
 #include "steppe/ops/moe_dispatch/dispatch_plan.h"
 #include "steppe/plan/host_meeting.h"
 #include "steppe/plan/supposed_batch.h"
@@ -42,31 +45,42 @@ Counters times(const Counters& one, int64_t factor) {
   return many;
 }
 
-// Counters of a step of `all` micro-batches, of which those in `batch` are run, leaving the ledger with their
-// peak.
-Counters run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, int64_t all) {
+Counters since(const Counters& before, const train::Assembly& rank) {
+  Counters counters = rank.counters;
+  return counters -= before;
+}
+
+// A step of `dry.num_micro_batches`, of which those in `batch` are run; fills in what it took.
+void run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, bool record, DryRun& dry) {
+  auto& ledger = memory::current_ledger();
+  const int64_t more = dry.num_micro_batches - static_cast<int64_t>(batch.size());
   Counters of_one;
-  const auto run = static_cast<int64_t>(batch.size());
-  if (all > run) {
+  if (more > 0) {
     const auto before = rank.counters;
     rank.step.accumulate(batch.first(1));
-    of_one = rank.counters;
-    of_one -= before;
+    of_one = since(before, rank);
   }
+  ledger.reset_peak();
+  const int64_t allocations = ledger.num_allocations();
+  std::optional<memory::TimelineRecording> recording;
+  if (record) recording.emplace(ledger);
+
   const auto before = rank.counters;
   auto result = rank.step.accumulate(batch);
-  Counters step = rank.counters;
-  step -= before;
-  if (all > run) {
-    Counters each = step;
-    each -= of_one;
-    step += times(each, all - run);
+  dry.counters = since(before, rank);
+  if (more > 0) {
+    auto each = dry.counters;
+    dry.counters += times(each -= of_one, more);
   }
   const auto accumulated = rank.counters;
   rank.step.update(result, /*lr=*/1e-3, /*step=*/1);
-  Counters update = rank.counters;
-  update -= accumulated;
-  return step += update;
+  dry.counters += since(accumulated, rank);
+
+  if (recording) dry.timeline = recording->finish(/*step=*/1, dry.rank);
+  dry.device = ledger.peak();
+  dry.host = ledger.peak(memory::Domain::kHost);
+  dry.own_peak = ledger.peak_by_own_category();
+  dry.num_allocations = ledger.num_allocations() - allocations;
 }
 
 // On the calling thread, which has a ledger of its own.
@@ -74,6 +88,7 @@ DryRun run_rank(const recipe::RunConfig& run, const DryRunOptions& options, cons
                 comm::Groups groups, bool alone) {
   auto& ledger = memory::current_ledger();
   at::set_num_threads(options.num_threads);
+  const kernels::MetaStandsFor device(options.as_cuda ? at::kCUDA : at::kCPU);
   const auto batch = batch_of(run, options, shape, alone);
   train::Assembly rank(run, shape, at::kMeta, std::move(groups),
                        supposed_routing(run, shape.model, shape.layout.rank()));
@@ -88,15 +103,7 @@ DryRun run_rank(const recipe::RunConfig& run, const DryRunOptions& options, cons
                                          shape.layout.index_in_group(Axis::kSequence));
     dry.num_tokens = std::max(dry.num_tokens, shard.size());
   }
-  ledger.reset_peak();
-  const int64_t allocations = ledger.num_allocations();
-  if (options.record_timeline) ledger.start_timeline();
-  dry.counters = run_step(rank, batch, dry.num_micro_batches);
-  if (options.record_timeline) dry.timeline = ledger.stop_timeline();
-  dry.device = ledger.peak();
-  dry.host = ledger.peak(memory::Domain::kHost);
-  dry.own_peak = ledger.peak_by_own_category();
-  dry.num_allocations = ledger.num_allocations() - allocations;
+  run_step(rank, batch, options.record_timeline, dry);
   return dry;
 }
 

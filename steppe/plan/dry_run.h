@@ -22,7 +22,8 @@ namespace steppe::plan {
 struct DryRunOptions {
   int world_size = 1;
   int num_threads = 1;           // of a rank; on a CPU attention's scratch depends on it
-  bool record_timeline = false;  // of the step, not of the weights' allocation
+  bool as_cuda = false;          // attention's scratch is a CUDA device's
+  bool record_timeline = false;  // of the step, with what was alive before
   // Micro-batches of a group, in place of the supposed ones; all of them are run.
   std::function<std::vector<data::Microbatch>(int64_t group)> batch_of_group;
 };
@@ -37,7 +38,7 @@ struct DryRun {
   int64_t num_micro_batches = 0;  // of a step
   int64_t num_tokens = 0;         // of this rank in its largest micro-batch
   int64_t num_allocations = 0;    // of the micro-batches that were run
-  memory::Timeline timeline;
+  std::string timeline;           // memory::TimelineRecording's object, or empty
 };
 
 DryRun dry_run(const recipe::RunConfig& run, const DryRunOptions& options, int rank);

@@ -1,5 +1,7 @@
 #include "steppe/plan/hardware.h"
 
+#include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,25 +14,42 @@ namespace {
 
 constexpr int64_t kGB = 1'000'000'000;
 
-// Eight devices a node, a 400 Gb/s adapter for each (A100: 200), PCIe 5 (A100: 4) to the host.
+// Eight devices a node, a 400 Gb/s adapter for each (A100: 200), NVLink among them, PCIe 5 (A100: 4) to the
+// host.
 const std::array kPresets = {
-    Hardware{"A100", 80 * kGB, 1000 * kGB, 8, 312e12, 25e9, 25e9, true},
-    Hardware{"H100", 80 * kGB, 2000 * kGB, 8, 989e12, 50e9, 55e9, true},
-    Hardware{"H200", 141 * kGB, 2000 * kGB, 8, 989e12, 50e9, 55e9, true},
-    Hardware{"B200", 180 * kGB, 2000 * kGB, 8, 2250e12, 50e9, 55e9, true},
+    Hardware{"A100", 80 * kGB, 1000 * kGB, 8, 312e12, 25e9, 300e9, 25e9, true},
+    Hardware{"H100", 80 * kGB, 2000 * kGB, 8, 989e12, 50e9, 450e9, 55e9, true},
+    Hardware{"H200", 141 * kGB, 2000 * kGB, 8, 989e12, 50e9, 450e9, 55e9, true},
+    Hardware{"B200", 180 * kGB, 2000 * kGB, 8, 2250e12, 50e9, 900e9, 55e9, true},
 };
 
-// Rough, since nobody plans a cluster of these: the plan's bytes matter, its seconds are an order of
-// magnitude.
+int64_t host_memory_at_hand() {
+  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
+}
+
+// A CUDA device's speeds are not asked for: those of an H100 stand for them. A CPU's are rough.
 Hardware machine_at_hand(int64_t ranks_per_node) {
-  const int64_t memory = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
-  const auto cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int64_t host = host_memory_at_hand();
+  if (at::globalContext().hasCUDA()) {
+    const auto total = c10::getDeviceAllocator(at::kCUDA)->getMemoryInfo(0).second;
+    return {"this machine (CUDA)",
+            static_cast<int64_t>(total),
+            host,
+            ranks_per_node,
+            989e12,
+            50e9,
+            450e9,
+            55e9,
+            true};
+  }
   const auto ranks = static_cast<double>(ranks_per_node);
+  const auto cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
   return {"this machine (CPU)",
-          memory / ranks_per_node,
-          memory,
+          host / ranks_per_node,
+          host,
           ranks_per_node,
           cores / ranks * 30e9,
+          2e9,
           2e9,
           10e9,
           false};

@@ -17,6 +17,7 @@ struct Hardware {
   int64_t ranks_per_node = 1;
   double flops_per_s = 0;       // dense bf16 products of a device
   double wire_bytes_per_s = 0;  // out of a device, to other nodes
+  double node_bytes_per_s = 0;  // out of a device, within its node
   double link_bytes_per_s = 0;  // between host and device, each way
   bool is_accelerator = true;   // otherwise device memory is a share of the host's
 };

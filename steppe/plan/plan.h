@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "steppe/layout/layout.h"
 #include "steppe/plan/budget.h"
 #include "steppe/plan/dry_run.h"
 #include "steppe/plan/hardware.h"
@@ -37,6 +38,7 @@ Plan make_plan(const recipe::RunConfig& run, const PlanOptions& options);
 
 // For people, some thirty lines; for programs.
 std::string plan_text(const recipe::RunConfig& run, const Plan& plan);
-std::string plan_json(const recipe::RunConfig& run, const Plan& plan);
+std::string plan_json(const recipe::RunConfig& run, const Plan& plan,
+                      const std::vector<std::string>& changes = {});
 
 }  // namespace steppe::plan

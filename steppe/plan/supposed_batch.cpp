@@ -1,5 +1,6 @@
 #include "steppe/plan/supposed_batch.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "steppe/train/configure.h"
@@ -56,6 +57,14 @@ std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const
     drop_targets(micro_batch, degree);
   }
   return batch;
+}
+
+int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group) {
+  size_t most = 0;
+  for (const auto& indices : batch_plan(run, layout).micro_batches(/*step=*/0, group)) {
+    most = std::max(most, indices.size());
+  }
+  return static_cast<int64_t>(most) * run.training.seq_length;
 }
 
 int64_t num_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {

@@ -19,6 +19,9 @@ struct SupposedBatch {
 std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const layout::LayoutConfig& layout,
                                              int64_t vocab_size, const SupposedBatch& options);
 
+// Tokens of the group's largest micro-batch.
+int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group);
+
 // Of a whole step, for every group alike.
 int64_t num_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout);
 

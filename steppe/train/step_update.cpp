@@ -139,6 +139,7 @@ void Step::update(StepResult& result, double lr, int64_t step) {
   optimizer_.step({lr, optim::clip_scale(result.grad_norm, config_.max_grad_norm), step});
   for (auto& unit : weights_.units()) unit.refresh_working();
   if (config_.bias_update_rate > 0) update_biases(result);
+  count_wire_bytes();
 }
 
 void Step::update_biases(const StepResult& result) {

@@ -234,6 +234,7 @@ Outcome Trainer::run() {
     s.begins(number, "step");
     auto metrics = s.train_step(number);
     s.add_memory(metrics);
+    if (number == s.start.step + 1) metrics.plan_peak_bytes = s.process.planned_peak_bytes;
     outcome.step = number;
     const bool last = number == s.run.training.steps;
     if ((s.run.validation.interval > 0 && number % s.run.validation.interval == 0) || last) {

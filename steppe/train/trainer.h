@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -21,7 +22,8 @@ struct Process {
   int local_world_size = 1;  // ranks of this node
   c10::intrusive_ptr<c10d::Store> store;
   bool color = false;
-  std::string resolved_recipe;  // kept in checkpoints
+  std::string resolved_recipe;                // kept in checkpoints
+  std::optional<int64_t> planned_peak_bytes;  // of the fullest rank, shown beside the first step's own
   // 0, or the signal that asks this rank to stop; read once per step, agreed by all ranks.
   std::function<int()> stop_signal = [] { return 0; };
   double seconds_since_signal() const { return since_signal ? since_signal() : 0; }

@@ -1,0 +1,154 @@
+// steppe init --model DIR --data FILE --gpus N --seq-length S [--hardware H200]: a commented recipe, on
+// standard output, whose layout and placements `steppe plan --tune` has chosen.
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "steppe/base/bytes.h"
+#include "steppe/base/error.h"
+#include "steppe/plan/search.h"
+
+namespace steppe::cli {
+namespace {
+
+constexpr int kBadInput = 2;
+
+struct Options {
+  std::string model, data, hardware = "auto";
+  int gpus = 1;
+  std::int64_t seq_length = 0;
+};
+
+// A folder with weights is trained on; a config.json alone starts from random ones.
+std::string model_line(const std::string& model) {
+  namespace fs = std::filesystem;
+  const fs::path path(model);
+  const bool is_folder = fs::is_directory(path);
+  const auto config = is_folder ? path / "config.json" : path;
+  STEPPE_CHECK_VALUE(fs::exists(config), "[init] --model must be a config.json or a folder with one, got {}",
+                     model);
+  bool has_weights = false;
+  if (is_folder) {
+    for (const auto& entry : fs::directory_iterator(path)) {
+      has_weights = has_weights || entry.path().extension() == ".safetensors";
+    }
+  }
+  return has_weights ? fmt::format("path = \"{}\"", path.string())
+                     : fmt::format("config = \"{}\"", config.string());
+}
+
+std::string minimal_recipe(const Options& options) {
+  return fmt::format(R"([model]
+{}
+[optimizer]
+lr = 1e-5
+[training]
+steps = 1000
+seq_length = {}
+[hardware]
+preset = "{}"
+)",
+                     model_line(options.model), options.seq_length, options.hardware);
+}
+
+// "section.key = value" by section, in the order of the keys.
+std::map<std::string, std::vector<std::string>> by_section(const std::vector<std::string>& changes) {
+  std::map<std::string, std::vector<std::string>> sections;
+  for (const auto& change : changes) {
+    const auto dot = change.find('.');
+    sections[change.substr(0, dot)].push_back(change.substr(dot + 1));
+  }
+  return sections;
+}
+
+std::string section(const std::string& name, const std::vector<std::string>& lines, const char* comment) {
+  std::string text = fmt::format("\n[{}]  # {}\n", name, comment);
+  for (const auto& line : lines) text += line + "\n";
+  return text;
+}
+
+std::string recipe_text(const Options& options, const plan::Found& found) {
+  const auto sections = by_section(found.changes);
+  const auto& plan = found.plan;
+  std::string text =
+      fmt::format("# For {} ranks on {}: steppe plan THIS --world-size {}\n# It {}; about {:.3g} s a step.\n",
+                  options.gpus, plan.hardware.name, options.gpus, plan.verdict, plan.step_seconds);
+  for (const auto& reason : found.reasons) text += fmt::format("# {}\n", reason);
+  text += fmt::format("\n[model]\n{}\n", model_line(options.model));
+  text += section("parallelism", sections.at("parallelism"), "sequences, experts and vocabulary shared out");
+  text += section("dispatch", sections.at("dispatch"), "token_budget: tokens of a rank in a chunk");
+  text += section("loss", sections.at("loss"), "auto: tiled, or a ring of weights where less travels");
+  text += section("activation_checkpoint", sections.at("activation_checkpoint"),
+                  "full: layer inputs are kept; selective: attention outputs too");
+  text +=
+      section("offload", sections.at("offload"), "layer inputs in host memory, up to the budget per node");
+  auto optimizer = sections.at("optimizer");
+  optimizer.insert(optimizer.begin(), "lr = 1e-5                # the peak of the schedule: yours to choose");
+  text += section("optimizer", optimizer, "where masters, moments and gradients live");
+  text += fmt::format(R"(
+[lr_scheduler]
+type = "cosine"
+warmup_steps = 0.03      # of all steps
+
+[training]
+steps = 1000
+seq_length = {}
+gradient_accumulation_steps = 1
+
+[data]
+prepared = "prepared"    # python -m steppe.data prepare THIS
+
+[[data.train]]
+path = "{}"
+
+[hardware]
+preset = "{}"
+)",
+                      options.seq_length, options.data, options.hardware);
+  return text;
+}
+
+int init(const Options& options) {
+  try {
+    auto recipe = recipe::Recipe::parse(minimal_recipe(options), "init.toml", {});
+    const auto run = recipe::read_run_config(recipe);
+    const auto found = plan::tune(run, {.world_size = options.gpus});
+    const auto text = recipe_text(options, found);
+    // What is written must be read again.
+    auto written = recipe::Recipe::parse(text, "init.toml", {});
+    recipe::read_run_config(written);
+    std::printf("%s", text.c_str());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kBadInput;
+  }
+}
+
+}  // namespace
+
+void add_init_command(CLI::App& app, int& status) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("init", "write a recipe for a model, a length and a number of GPUs");
+  command->add_option("--model", options->model, "a Hugging Face folder, or a config.json")->required();
+  command->add_option("--data", options->data, "what to train on: a file for python -m steppe.data prepare")
+      ->required();
+  command->add_option("--gpus", options->gpus, "ranks of the run")->required()->check(CLI::PositiveNumber);
+  command->add_option("--seq-length", options->seq_length, "tokens of a packed sequence")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--hardware", options->hardware, "A100, H100, H200, B200; auto: this machine")
+      ->capture_default_str();
+  command->callback([options, &status] { status = init(*options); });
+}
+
+}  // namespace steppe::cli

@@ -1,0 +1,99 @@
+// steppe plan RECIPE [--set key=value …] [--world-size W] [--rank r | --all-ranks] [--json] [--timeline FILE]
+//                    [--maximize context|batch | --tune]
+// Exit status: 0 fits, 1 does not fit, 2 bad input.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "steppe/base/error.h"
+#include "steppe/plan/search.h"
+
+namespace steppe::cli {
+namespace {
+
+constexpr int kFits = 0, kDoesNotFit = 1, kBadInput = 2;
+
+struct Options {
+  std::string recipe, timeline;
+  std::vector<std::string> overrides;
+  plan::PlanOptions plan;
+  std::string maximize;
+  bool tune = false, json = false;
+};
+
+void write_timeline(const std::string& path, const std::string& timeline) {
+  std::ofstream file(path, std::ios::binary);
+  file << timeline;
+  file.close();
+  STEPPE_CHECK(!file.fail(), "[plan] cannot write {}", path);
+}
+
+plan::Found find(const Options& options, const recipe::RunConfig& run) {
+  if (options.tune) return plan::tune(run, options.plan);
+  if (options.maximize == "context") return plan::longest_context(run, options.plan);
+  if (options.maximize == "batch") return plan::largest_batch(run, options.plan);
+  return {run, plan::make_plan(run, options.plan), {}, {}};
+}
+
+// What was found, as lines of TOML keys and comments.
+void print_changes(const plan::Found& found) {
+  for (const auto& change : found.changes) std::printf("%s\n", change.c_str());
+  for (const auto& reason : found.reasons) std::printf("# %s\n", reason.c_str());
+  if (!found.changes.empty()) std::printf("\n");
+}
+
+int run_plan(Options options) {
+  try {
+    auto recipe = recipe::Recipe::load(options.recipe, options.overrides);
+    const auto run = recipe::read_run_config(recipe);
+    options.plan.num_threads = static_cast<int>(run.hardware.threads_per_rank.value_or(1));
+    options.plan.record_timeline = !options.timeline.empty();
+    const auto found = find(options, run);
+    const auto& made = found.plan;
+    if (!options.timeline.empty()) write_timeline(options.timeline, made.rank.timeline);
+    if (options.json) {
+      std::printf("%s\n", plan::plan_json(found.run, made, found.changes).c_str());
+    } else {
+      print_changes(found);
+      std::printf("%s\n", plan::plan_text(found.run, made).c_str());
+    }
+    return made.fits ? kFits : kDoesNotFit;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kBadInput;
+  }
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, int& status) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand(
+      "plan",
+      "whether a run fits, and what makes its peak: the training step, dry (exit status 0: fits, 1: not)");
+  command->add_option("recipe", options->recipe, "a TOML file")->required();
+  command->add_option("--set", options->overrides, "override a key: --set training.seq_length=131072")
+      ->take_all();
+  command->add_option("--world-size", options->plan.world_size, "ranks of the run")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  auto* rank = command->add_option("--rank", options->plan.rank, "this rank (default: the fullest)")
+                   ->check(CLI::NonNegativeNumber);
+  command->add_flag("--all-ranks", options->plan.all_ranks, "run every rank; they exchange their sizes")
+      ->excludes(rank);
+  auto* maximize = command->add_option("--maximize", options->maximize, "the largest that fits")
+                       ->check(CLI::IsMember({"context", "batch"}));
+  command->add_flag("--tune", options->tune, "layout, chunks and placements that take the least time")
+      ->excludes(maximize);
+  command->add_flag("--json", options->json, "for programs");
+  command->add_option("--timeline", options->timeline, "write every allocation of the step to this file");
+  command->callback([options, &status] { status = run_plan(*options); });
+}
+
+}  // namespace steppe::cli

@@ -1,0 +1,54 @@
+#include "steppe/plan/budget.h"
+
+#include <algorithm>
+
+#include "steppe/plan/budget_sizes.h"
+
+namespace steppe::plan {
+namespace {
+
+template <class Value>
+int64_t sum(const std::vector<Term>& terms, Value value) {
+  int64_t total = 0;
+  for (const auto& term : terms) total += term.*value;
+  return total;
+}
+
+}  // namespace
+
+int64_t Phase::expected() const {
+  return sum(terms, &Term::expected);
+}
+int64_t Phase::guaranteed() const {
+  return sum(terms, &Term::guaranteed);
+}
+
+const Phase& Budget::largest() const {
+  return *std::max_element(phases.begin(), phases.end(),
+                           [](const Phase& a, const Phase& b) { return a.expected() < b.expected(); });
+}
+
+int64_t Budget::expected() const {
+  return persistent.expected() + largest().expected();
+}
+
+int64_t Budget::guaranteed() const {
+  int64_t most = 0;
+  for (const auto& phase : phases) most = std::max(most, phase.guaranteed());
+  return persistent.guaranteed() + most;
+}
+
+Budget make_budget(const recipe::RunConfig& run, int rank, const DryRunOptions& options) {
+  const auto s = sizes_of(run, rank, options);
+  Budget budget;
+  budget.persistent.name = "persistent";
+  Terms persistent(budget.persistent.terms);
+  add_persistent(s, persistent);
+  budget.phases = phases_of(s);
+  budget.host.name = "host";
+  Terms host(budget.host.terms);
+  add_host(s, host);
+  return budget;
+}
+
+}  // namespace steppe::plan
