@@ -1,7 +1,4 @@
 #include "steppe/ops/moe_dispatch/one_shot.h"
-
-#include <ATen/ops/empty_like.h>
-
 #include <numeric>
 
 #include "steppe/comm/collectives.h"
@@ -68,7 +65,7 @@ class Transport {
     auto sent = gathered(dy_NH, order);
     if (group_.size() == 1) return sent;
     const auto received = exchanged(std::move(sent), schedule_.send_rows, schedule_.receive_rows);
-    const auto dy_RH = at::empty_like(received);
+    const auto dy_RH = context_.empty(received.sizes(), received.scalar_type());
     kernels::copy_row_blocks(dy_RH, received, schedule_.to_expert_order);
     return dy_RH;
   }
@@ -76,7 +73,7 @@ class Transport {
   // [num_received, H] in expert order → [num_sent, H] in slot order.
   at::Tensor back(at::Tensor rows) const {
     if (group_.size() == 1) return rows;
-    auto ordered = at::empty_like(rows);
+    auto ordered = context_.empty(rows.sizes(), rows.scalar_type());
     kernels::copy_row_blocks(ordered, rows, schedule_.to_source_order);
     rows.reset();
     return exchanged(std::move(ordered), schedule_.receive_rows, schedule_.send_rows);

@@ -11,7 +11,7 @@ namespace steppe::ops {
 RouteOrderScratch make_order_scratch(const OpContext& context, int64_t routes) {
   RouteOrderScratch scratch{context.empty({routes}, at::kInt), context.empty({routes}, at::kInt),
                             context.empty({routes}, at::kInt)};
-  at::arange_out(scratch.iota, routes);
+  if (!scratch.iota.is_meta()) at::arange_out(scratch.iota, routes);
   return scratch;
 }
 
