@@ -57,16 +57,21 @@ function lineChart(holder, lines, options = {}) {
   });
 
   function tickText(tick) {
-    if (options.text) return options.text(tick).replace(/\.0+ /, " ");
+    if (options.text) return roundText(options.text(tick));
     const size = Math.abs(tick);
-    return size >= 1e4 ? numberText(tick).replace(/\.0+ /, " ") : size !== 0 && size < 1e-2 ? (+tick.toPrecision(3)).toExponential() : String(+tick.toPrecision(6));
+    return size >= 1e4 ? roundText(numberText(tick)) : size !== 0 && size < 1e-2 ? (+tick.toPrecision(3)).toExponential() : String(+tick.toPrecision(6));
   }
 }
 
+// The mean of as many values before as after, about a fiftieth of all; fewer towards the ends, so that it never lags.
 function smoothed(values) {
-  const keep = 1 - 2 / (1 + Math.max(5, values.length / 25));
-  let average = values[0];
-  return values.map((value) => average = keep * average + (1 - keep) * value);
+  const sums = [0];
+  for (const value of values) sums.push(sums.at(-1) + value);
+  const most = Math.max(2, Math.round(values.length / 50));
+  return values.map((_, i) => {
+    const reach = Math.min(most, i, values.length - 1 - i);
+    return (sums[i + reach + 1] - sums[i - reach]) / (2 * reach + 1);
+  });
 }
 
 function curvesCard() {
@@ -107,7 +112,7 @@ function curvesCard() {
 function peaksCard() {
   const history = content.history, entries = history ? Object.entries(history.peak_by_category) : [];
   if (entries.length === 0 || history.step.length < 2) return [];
-  const holder = el("div"), planned = (history.columns.plan_peak_bytes || []).find((bytes) => bytes > 0) || (content.plan && content.plan.peak_bytes);
+  const holder = el("div"), planned = plannedPeak();
   const used = entries.filter(([, bytes]) => bytes.some((value) => value > 0));
   stackedChart(holder, {
     x: history.step, xName: "step", stepped: false, categories: used.map(([name, bytes]) => ({name, bytes})),

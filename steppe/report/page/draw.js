@@ -26,6 +26,8 @@ function numberText(value) {
   return size !== 0 && size < 1e-2 ? value.toExponential(2) : value.toPrecision(4);
 }
 
+// Of an axis: "1.50 M" is "1.5 M", "20.00 MiB" is "20 MiB".
+const roundText = (text) => text.replace(/(\.\d*?)0+(?= )/, "$1").replace(/\.(?= )/, "");
 const countText = (value) => value.toLocaleString("en");
 const shareText = (part, whole) => whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "–";
 

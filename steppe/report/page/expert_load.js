@@ -29,7 +29,7 @@ function expertLoadCard() {
     }));
     pixels.putImageData(image, 0, 0);
     const flat = drawn.flat(), idle = flat.filter((value) => value === 0).length;
-    caption.textContent = `Tokens of each expert, against the mean of its layer. Fullest: ${(Math.max(...flat) / 100).toFixed(2)} times the mean. ` +
+    caption.textContent = `Tokens of each expert, against the mean of its layer. Fullest: ${(flat.reduce((most, value) => Math.max(most, value), 0) / 100).toFixed(2)} times the mean. ` +
       `${idle === 0 ? "Every expert had tokens." : `${countText(idle)} of ${countText(flat.length)} experts had none.`}`;
   }
 

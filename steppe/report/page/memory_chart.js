@@ -47,7 +47,7 @@ function stackedChart(holder, data, options = {}) {
 
     for (const tick of ticksOf(0, highest, height / 42, byteUnit(highest))) {
       svg.append(svgEl("line", {class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick)}),
-        svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, (floor && tick > 0 ? "+" : "") + bytesText(tick).replace(/\.0+ /, " ")));
+        svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, (floor && tick > 0 ? "+" : "") + roundText(bytesText(tick))));
     }
     if (floor) svg.append(svgEl("text", {x: left, y: 12}, `above the ${bytesText(below)} that never change`));
     const clip = `clip${stackedChart.count = (stackedChart.count || 0) + 1}`;
@@ -63,8 +63,8 @@ function stackedChart(holder, data, options = {}) {
     svg.append(areas);
     for (const {bytes, text} of lines) {
       if (bytes > highest) continue;
-      svg.append(svgEl("line", {class: "planned", x1: left, x2: width - right, y1: y(bytes), y2: y(bytes)}),
-        svgEl("text", {class: "strong halo", y: y(bytes) - 6, ...(data.peak && x(data.peak.x) < width / 2 ? {x: width - right - 8, "text-anchor": "end"} : {x: left + 8})}, text));
+      svg.append(svgEl("line", {class: "planned", x1: left, x2: width - right, y1: y(bytes), y2: y(bytes)}));
+      if (width > 560) svg.append(svgEl("text", {class: "strong halo", y: y(bytes) - 6, ...(data.peak && x(data.peak.x) < width / 2 ? {x: width - right - 8, "text-anchor": "end"} : {x: left + 8})}, text));
     }
     drawPeak();
     if (strip) drawStrip(); else drawTicks();
@@ -118,7 +118,7 @@ function stackedChart(holder, data, options = {}) {
       for (const run of runs) put({...run, text: passName(run.pass)}, bottom + 6, 17, run.pass, 1);
       const at = bottom + strip + 18;
       svg.append(svgEl("text", {x: left, y: at}, data.xName));
-      if (!options.picture) svg.append(svgEl("text", {x: width - right, y: at, "text-anchor": "end"}, "drag to zoom, double-click to see all"));
+      if (!options.picture && width > 560) svg.append(svgEl("text", {x: width - right, y: at, "text-anchor": "end"}, "drag to zoom, double-click to see all"));
 
       function put({begin, end, text}, yTop, high, pass, opacity) {
         const x1 = Math.max(left, x(begin)), x2 = Math.min(width - right, x(end));

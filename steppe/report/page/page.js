@@ -29,10 +29,13 @@ function tiles() {
     if (speeds.length > 0) add("Throughput", `${numberText(speeds[speeds.length >> 1])}/s`, `tokens, all ${last("num_ranks") || 1} rank${last("num_ranks") > 1 ? "s" : ""}`);
   }
   if (measured) add("Peak memory", bytesText(measured.bytes), `fullest rank, step ${measured.step}`);
+  const planned = plannedPeak();
+  if (planned > 0) {
+    const off = measured ? measured.bytes - planned : null;
+    add("Planned peak", bytesText(planned), off === null ? (plan.fits ? "fits" : "does not fit")
+      : off === 0 ? "equal to the measured one" : `measured ${off > 0 ? "+" : "−"}${bytesText(Math.abs(off))} (${(100 * off / planned).toFixed(2)} %)`);
+  }
   if (plan) {
-    const off = measured ? measured.bytes - plan.peak_bytes : null;
-    add("Planned peak", bytesText(plan.peak_bytes), off === null ? (plan.fits ? "fits" : "does not fit")
-      : off === 0 ? "equal to the measured one" : `measured ${off > 0 ? "+" : "−"}${bytesText(Math.abs(off))} (${(100 * off / plan.peak_bytes).toFixed(2)} %)`);
     if (!measured) {
       if (plan.expected_bytes > 0) add("Budget", bytesText(plan.expected_bytes), `guaranteed ${bytesText(plan.guaranteed_bytes || plan.expected_bytes)}`);
       if (plan.device_memory > 0) add("Device memory", bytesText(plan.device_memory), plan.hardware || "");

@@ -24,12 +24,11 @@ function memoryCard(picture) {
     sub.textContent = `${picture ? `${content.title}, ${title({timeline, series})}. ` : ""}Every allocation and release in program order: ` +
       `${countText(series.num_events)} of them. The peak of ${bytesText(peak.bytes)} comes in ${peak.phase || "the step's beginning"}.`;
     chartHolder.replaceChildren();
-    const plan = content.plan;
+    const planned = plannedPeak();
     chart = stackedChart(chartHolder, {
       x: series.events, xEnd: series.num_events + 1, xName: "allocations and releases, in order", stepped: true, phases: series.phases,
       categories: series.categories.map((name, c) => ({name, bytes: series.bytes[c]})),
-      lines: plan && content.history && series.domain === "device"
-        ? [{bytes: plan.peak_bytes, text: `planned ${bytesText(plan.peak_bytes)}`}] : [],
+      lines: planned > 0 && content.history && series.domain === "device" ? [{bytes: planned, text: `planned ${bytesText(planned)}`}] : [],
       peak: {x: peak.event, bytes: peak.bytes, text: `peak ${bytesText(peak.bytes)}, ${peak.phase}`},
       xText: (x) => {
         const event = Math.floor(x), phase = series.phases.findLast(([begin]) => begin <= event);
@@ -85,7 +84,7 @@ function phasePeaks(series) {
     const svg = svgEl("svg", {viewBox: `0 0 ${width} ${bottom + 8}`, height: bottom + 8, role: "img", "aria-label": "peak of every phase"});
     for (const tick of ticksOf(0, highest, 3, byteUnit(highest)))
       svg.append(svgEl("line", {class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick)}),
-        svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, bytesText(tick).replace(/\.0+ /, " ")));
+        svgEl("text", {x: left - 8, y: y(tick) + 4, "text-anchor": "end"}, roundText(bytesText(tick))));
     series.phases.forEach(([begin, text, bytes], p) => svg.append(svgEl("rect", {
       x: left + p * slot, width: Math.max(0.6, slot - Math.min(2, slot * 0.2)), y: y(bytes), height: bottom - y(bytes), rx: Math.min(2, slot / 4),
       fill: `var(--${phaseParts(text).pass})`,

@@ -11,6 +11,12 @@ function measuredPeak() {
   return {step: history.step[highest], bytes: peaks[highest], byCategory, host: (history.columns.host_bytes || [])[highest]};
 }
 
+// By a plan's file, or by the run itself; 0: unknown.
+function plannedPeak() {
+  if (content.plan) return content.plan.peak_bytes;
+  return ((content.history && content.history.columns.plan_peak_bytes) || []).find((bytes) => bytes > 0) || 0;
+}
+
 function planCard() {
   const plan = content.plan, measured = measuredPeak();
   if (!plan) return [];
@@ -37,7 +43,22 @@ function planCard() {
         el("tr", {}, el("th", {}, "category"), el("th", {}, "planned"), measured ? [el("th", {}, "measured"), el("th", {}, "difference")] : []),
         rows.map(([name, planned, real]) => line(name, planned, real, swatch(colorOf(name)))),
         line("peak", plan.peak_bytes, measured ? measured.bytes : null, null)))),
-    ...termTables(plan))];
+    ...workTables(plan), ...termTables(plan))];
+}
+
+// What a step of one rank does, by kind: operations, bytes to other ranks, bytes between host and device.
+function workTables(plan) {
+  const tables = [["flops", "Floating-point operations", numberText], ["wire_bytes", "Bytes to other ranks", bytesText], ["link_bytes", "Bytes between host and device", bytesText]]
+    .map(([key, title, text]) => [title, text, Object.entries(plan[key] || {}).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1])])
+    .filter(([, , rows]) => rows.length > 0);
+  if (tables.length === 0) return [];
+  const seconds = plan.step_seconds > 0 ? `, about ${numberText(plan.step_seconds)} s by the plan's time model` : "";
+  return [el("h3", {style: "margin-top:22px"}, `The work of a step, one rank${seconds}`), el("div", {class: "multiples"}, tables.map(([title, text, rows]) => {
+    const whole = rows.reduce((sum, [, value]) => sum + value, 0);
+    return el("table", {}, el("tr", {}, el("th", {}, title), el("th"), el("th")),
+      rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, text(value)), el("td", {}, shareText(value, whole)))),
+      el("tr", {class: "sum"}, el("td", {}, "together"), el("td", {}, text(whole)), el("td")));
+  }))];
 }
 
 // The budget: what persists, and the phase that needs most beside it; then how high every phase goes.
