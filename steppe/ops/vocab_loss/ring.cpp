@@ -19,17 +19,21 @@
 #include "steppe/layout/layout.h"
 #include "steppe/ops/product.h"
 #include "steppe/ops/vocab_loss/traveller.h"
+#include "steppe/ops/vocab_loss/travelling_sum.h"
 #include "steppe/ops/vocab_loss/vocab_loss_kinds.h"
 
 namespace steppe::ops {
 namespace {
 
-// What a round works on. dx and dW are fp32.
+// What a round works on.
 struct Round {
   at::Tensor x, targets, row_weight, stats, weight;
   int64_t first_column = 0;
-  at::Tensor dx, grad_weight;
-  std::function<void()> wait_for_gradient;  // of what travels: needed once the strip is ready
+};
+
+// Where the gradients of a tile of rows are added, in fp32; asked for once its strip is ready.
+struct TileGradients {
+  std::function<at::Tensor()> dx, grad_weight;
 };
 
 // The strips of a round, in row tiles.
@@ -55,24 +59,19 @@ class Strips {
     });
   }
 
-  void backward(const Round& round) const {
-    for_tiles(round, [&](int64_t begin, int64_t rows) {
-      const auto y = logits(round, begin, rows);
-      call_.to_gradient(y, round.stats.narrow(0, begin, rows), round.targets.narrow(0, begin, rows),
-                        round.row_weight.narrow(0, begin, rows), round.first_column);
-      if (begin == 0) round.wait_for_gradient();
-      product_accumulate(context_, FlopKind::kVocab, round.grad_weight, y.t(),
-                         round.x.narrow(0, begin, rows));
-      const auto dx = round.dx.narrow(0, begin, rows);
-      if (!partial_.defined()) return product_add(context_, FlopKind::kVocab, dx, y, round.weight);
-      const auto partial = partial_.narrow(0, 0, rows);
-      product(context_, FlopKind::kVocab, partial, y, round.weight);
-      kernels::add_to(dx, partial);
-    });
-    if (round.x.size(0) == 0) round.wait_for_gradient();
+  void backward(const Round& round, int64_t begin, int64_t rows, const TileGradients& gradients) const {
+    const auto y = logits(round, begin, rows);
+    call_.to_gradient(y, round.stats.narrow(0, begin, rows), round.targets.narrow(0, begin, rows),
+                      round.row_weight.narrow(0, begin, rows), round.first_column);
+    product_accumulate(context_, FlopKind::kVocab, gradients.grad_weight(), y.t(),
+                       round.x.narrow(0, begin, rows));
+    const auto dx = gradients.dx();
+    if (!partial_.defined()) return product_add(context_, FlopKind::kVocab, dx, y, round.weight);
+    const auto partial = partial_.narrow(0, 0, rows);
+    product(context_, FlopKind::kVocab, partial, y, round.weight);
+    kernels::add_to(dx, partial);
   }
 
- private:
   template <class Body>
   void for_tiles(const Round& round, const Body& body) const {
     const int64_t rows = round.x.size(0);
@@ -80,6 +79,7 @@ class Strips {
       body(begin, std::min(tile_rows_, rows - begin));
   }
 
+ private:
   at::Tensor logits(const Round& round, int64_t begin, int64_t rows) const {
     const int64_t columns = round.weight.size(0);
     const auto y = strip_.narrow(0, 0, rows * columns).view({rows, columns});
@@ -105,7 +105,11 @@ class RingLoss {
     if (circulate == Circulate::kWeights) {
       strips_.emplace(call, tile_tokens, call.in.x_NH.size(0), largest(columns_of_rank_));
     } else {
-      strips_.emplace(call, tile_tokens, largest(call.in.rows_of_rank), call.in.weight_vH.size(0));
+      // Even tiles: dx travels in them.
+      const int64_t longest = std::max<int64_t>(1, largest(call.in.rows_of_rank));
+      const int64_t num_tiles = (longest + tile_tokens - 1) / tile_tokens;
+      tile_rows_ = (longest + num_tiles - 1) / num_tiles;
+      strips_.emplace(call, tile_rows_, largest(call.in.rows_of_rank), call.in.weight_vH.size(0));
     }
   }
 
@@ -147,10 +151,7 @@ class RingLoss {
                         .row_weight = {},
                         .stats = stats.at_round(s),
                         .weight = call_.in.weight_vH,
-                        .first_column = call_.in.first_column,
-                        .dx = {},
-                        .grad_weight = {},
-                        .wait_for_gradient = {}},
+                        .first_column = call_.in.first_column},
                        s == 0);
       stats.send_on(s);
       x.wait();
@@ -162,29 +163,30 @@ class RingLoss {
   void backward_activations() {
     auto x = batch_traveller(call_.in.x_NH), targets = batch_traveller(call_.in.targets_N);
     auto row_weight = batch_traveller(call_.in.row_weight_N), stats = batch_traveller(stats_);
-    const bool fp32 = call_.context.dtype == at::kFloat;
-    auto dx = traveller({fp32 ? call_.out.dx_NH : at::Tensor(),
-                         call_.in.rows_of_rank,
-                         {call_.hidden()},
-                         at::kFloat,
-                         /*returns=*/true});
-    kernels::fill_zero(dx.at_round(0));
+    const bool in_place = degree() == 1 && call_.context.dtype == at::kFloat;
+    TravellingSum dx(call_.context, call_.group, call_.in.rows_of_rank, call_.hidden(), tile_rows_,
+                     in_place ? call_.out.dx_NH : at::Tensor());
     for (int64_t s = 0; s < degree(); ++s) {
       for (auto* payload : {&x, &targets, &row_weight, &stats}) payload->send_on(s);
-      strips_->backward({.x = x.at_round(s),
-                         .targets = targets.at_round(s),
-                         .row_weight = row_weight.at_round(s),
-                         .stats = stats.at_round(s),
-                         .weight = call_.in.weight_vH,
-                         .first_column = call_.in.first_column,
-                         .dx = dx.at_round(s),
-                         .grad_weight = call_.out.grad_weight_vH,
-                         .wait_for_gradient = [&] { dx.wait(); }});
-      dx.send_on(s);
+      const Round round{.x = x.at_round(s),
+                        .targets = targets.at_round(s),
+                        .row_weight = row_weight.at_round(s),
+                        .stats = stats.at_round(s),
+                        .weight = call_.in.weight_vH,
+                        .first_column = call_.in.first_column};
+      for (int64_t t = 0; t < dx.num_tiles(); ++t) {
+        const int64_t rows = std::min(tile_rows_, round.x.size(0) - t * tile_rows_);
+        const TileGradients gradients{[&] { return dx.tile(s, t); },
+                                      [&] { return call_.out.grad_weight_vH; }};
+        if (rows > 0) strips_->backward(round, t * tile_rows_, rows, gradients);
+        dx.send_on(s, t);
+      }
       for (auto* payload : {&x, &targets, &row_weight, &stats}) payload->wait();
     }
-    dx.wait();
-    if (!fp32) kernels::copy_cast(call_.out.dx_NH, dx.at_round(degree()));
+    for (int64_t t = 0; !in_place && t < dx.num_tiles(); ++t) {
+      const auto home = dx.tile(degree(), t);
+      if (home.size(0) > 0) kernels::copy_cast(call_.out.dx_NH.narrow(0, t * tile_rows_, home.size(0)), home);
+    }
   }
 
   void forward_weights() {
@@ -196,10 +198,7 @@ class RingLoss {
                         .row_weight = {},
                         .stats = stats_,
                         .weight = weight.at_round(s),
-                        .first_column = columns_at(s).begin,
-                        .dx = {},
-                        .grad_weight = {},
-                        .wait_for_gradient = {}},
+                        .first_column = columns_at(s).begin},
                        s == 0);
       weight.wait();
     }
@@ -218,15 +217,20 @@ class RingLoss {
     kernels::fill_zero(dx);
     for (int64_t s = 0; s < degree(); ++s) {
       weight.send_on(s);
-      strips_->backward({.x = call_.in.x_NH,
-                         .targets = call_.in.targets_N,
-                         .row_weight = call_.in.row_weight_N,
-                         .stats = stats_,
-                         .weight = weight.at_round(s),
-                         .first_column = columns_at(s).begin,
-                         .dx = dx,
-                         .grad_weight = grad_weight.at_round(s),
-                         .wait_for_gradient = [&] { grad_weight.wait(); }});
+      const Round round{.x = call_.in.x_NH,
+                        .targets = call_.in.targets_N,
+                        .row_weight = call_.in.row_weight_N,
+                        .stats = stats_,
+                        .weight = weight.at_round(s),
+                        .first_column = columns_at(s).begin};
+      const auto arrived = [&] {
+        grad_weight.wait();
+        return grad_weight.at_round(s);
+      };
+      strips_->for_tiles(round, [&](int64_t begin, int64_t rows) {
+        strips_->backward(round, begin, rows, {[&] { return dx.narrow(0, begin, rows); }, arrived});
+      });
+      grad_weight.wait();  // in a batch without rows, nobody has yet
       grad_weight.send_on(s);
       weight.wait();
     }
@@ -238,6 +242,7 @@ class RingLoss {
   const Circulate circulate_;
   std::vector<layout::Interval> columns_;
   std::vector<int64_t> columns_of_rank_;
+  int64_t tile_rows_ = 0;  // of the travelling dx
   at::Tensor stats_;
   std::optional<Strips> strips_;
 };

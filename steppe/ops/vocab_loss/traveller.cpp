@@ -9,13 +9,8 @@ namespace steppe::ops {
 Traveller::Traveller(const OpContext& context, comm::Communicator& group, Travel travel)
     : group_(group), travel_(std::move(travel)) {
   const int64_t degree = group.size();
-  // Round s of 1 to P − 1 has what came into buffer (s + 1) mod 2, counting the one used in round 0 where
-  // there is none of our own, and the one that comes home there.
-  std::array<bool, 2> used{degree > 1, degree > 2};
-  if (!travel_.own.defined()) {
-    used[1] = true;
-    if (travel_.returns && degree > 1) used[(degree + 1) % 2] = true;
-  }
+  // Round s of 1 to P − 1 has what came into buffer (s + 1) mod 2.
+  const std::array<bool, 2> used{degree > 1, degree > 2};
   std::vector<int64_t> sizes{*std::max_element(travel_.rows_of_rank.begin(), travel_.rows_of_rank.end())};
   sizes.insert(sizes.end(), travel_.width.begin(), travel_.width.end());
   for (int i = 0; i < 2; ++i) {
@@ -29,10 +24,8 @@ int64_t Traveller::rows_at(int64_t s) const {
 }
 
 at::Tensor Traveller::at_round(int64_t s) const {
-  const bool home = s == 0 || s == group_.size();
-  if (home && travel_.own.defined()) return travel_.own;
-  const bool stayed = s == group_.size() && group_.size() == 1;
-  return buffers_[stayed ? 1 : (s + 1) % 2].narrow(0, 0, rows_at(s));
+  if (s == 0 || s == group_.size()) return travel_.own;
+  return buffers_[(s + 1) % 2].narrow(0, 0, rows_at(s));
 }
 
 void Traveller::send_on(int64_t s) {

@@ -12,13 +12,12 @@
 namespace steppe::ops {
 
 struct Travel {
-  // [rows, …] here in round 0; undefined: a buffer, for things that start as zeros.
-  at::Tensor own;
+  at::Tensor own;  // [rows, …] here in round 0
   // Rows of each rank's; the other dims, and the dtype.
   std::span<const int64_t> rows_of_rank;
   std::vector<int64_t> width;
   at::ScalarType dtype = at::kFloat;
-  // After the last round it is sent home, into `own` (or a buffer). Else it stays where it is.
+  // After the last round it is sent home, into `own`. Else it stays where it is.
   bool returns = false;
 };
 

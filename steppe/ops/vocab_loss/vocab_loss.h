@@ -27,10 +27,11 @@
 //                   N·P·H·b
 //   full            N·V·b; with P > 1 also the gathered weight V·H·b and its fp32 gradient 4·V·H, twice in
 //                   its sum
-//   ring            a strip of S = min(n, rows) rows, S·(v·b + 24); 12·N of statistics; what travels, once
-//                   (P = 2) or twice (P > 2): activations M·(H·b + 20 + 4·H), or weights v·H·(b + 4).
-//                   In bf16 also S·H·b, and an fp32 dx: 4·N·H where weights circulate; where activations do,
-//                   two (P = 1: one) of those that travel, whatever P
+//   ring            a strip of S rows, S·(v·b + 24); 12·N of statistics; what travels, once (P = 2) or twice
+//                   (P > 2): activations M·(H·b + 20), or weights v·H·(b + 4); in bf16 S·H·b. Weights: S =
+//                   min(n, N); in bf16 an fp32 dx, 4·N·H. Activations: S = ⌈M/T⌉ of T = ⌈M/n⌉ even tiles; the
+//                   fp32 dx travels in them, once whatever P, and one tile on the way: (T + 1)·S·4·H (P = 1:
+//                   none on the way, and nothing in fp32)
 //   tiled           R' = Σ min(n, N_r) rows, R'·(v·b + 12). P > 1: 12·R'·P more, up to two gathered tiles of
 //                   R'·(H·b + 8), R'·H·b of partial dx, (P − 1)·min(n, N)·H·b received of it, and in bf16 its
 //                   fp32 sum. Where ignored rows are left out, P = 1 gathers too, and the tile's dx takes

@@ -46,14 +46,16 @@ int64_t tiled_bytes(const GroupCase& of, int rank, int64_t tile) {
 int64_t ring_bytes(const GroupCase& of, int rank, int64_t tile, Circulate circulate) {
   const Sizes s(of, rank);
   const bool weights = circulate == Circulate::kWeights;
-  const int64_t strip_rows = std::min(tile, weights ? s.own : s.longest);
+  const int64_t num_tiles = ceil_divide(s.longest, tile);
+  const int64_t strip_rows = weights ? std::min(tile, s.own) : ceil_divide(s.longest, num_tiles);
   const int64_t copies = std::min<int64_t>(2, s.degree - 1);
   int64_t bytes = 12 * s.own + strip_rows * (24 + (weights ? s.most_columns : s.columns) * s.b);
   if (s.bf16) bytes += strip_rows * s.hidden * s.b;
   if (weights)
     return bytes + copies * s.most_columns * s.hidden * (s.b + 4) + (s.bf16 ? s.own * s.hidden * 4 : 0);
   bytes += copies * s.longest * (s.hidden * s.b + 20);
-  return bytes + (s.bf16 ? std::min<int64_t>(2, s.degree) : copies) * s.longest * s.hidden * 4;
+  if (s.degree == 1 && !s.bf16) return bytes;
+  return bytes + (num_tiles + (s.degree > 1 ? 1 : 0)) * strip_rows * s.hidden * 4;
 }
 
 int64_t planned_bytes(const GroupCase& of, int rank, const VocabLossOptions& options) {
