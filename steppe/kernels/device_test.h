@@ -1,0 +1,81 @@
+// For tests of CUDA kernels: the CPU's kernel, tested on its own, is what the device must agree with.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "steppe/kernels/compare_test.h"
+
+namespace steppe::kernels {
+
+// Skipped where there is no device.
+class DeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    at::manual_seed(1);
+  }
+};
+
+// With the same strides, and the same gaps between rows.
+inline at::Tensor copy_to(const at::Tensor& x, at::Device device) {
+  if (!x.defined()) return {};
+  auto copy = at::empty_strided(x.sizes(), x.strides(), x.options().device(device));
+  copy.copy_(x);
+  return copy;
+}
+
+// Rows inside a wider tensor.
+inline at::Tensor with_gaps(const at::Tensor& x) {
+  auto wide = at::zeros({x.size(0), x.size(1) + 8}, x.options());
+  auto rows = wide.narrow(1, 0, x.size(1));
+  rows.copy_(x);
+  return rows;
+}
+
+// The largest difference, of the largest finite value. Equal infinities and NaNs are equal.
+inline double device_error(const at::Tensor& got, const at::Tensor& want) {
+  if (want.numel() == 0) return 0;
+  const auto a = got.to(at::kDouble), b = want.to(at::kDouble);
+  const auto same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  const auto difference = at::where(same, at::zeros_like(a), a.sub(b).abs());
+  const auto size = at::where(b.isfinite(), b.abs(), at::zeros_like(b)).max().item<double>();
+  return difference.max().item<double>() / std::max(size, 1e-300);
+}
+
+using Tensors = std::vector<at::Tensor>;
+
+// Runs a kernel on the given tensors and on copies on the device; then all of them must agree, written or
+// not, within `bound`; with bound 0, bit for bit.
+inline void expect_device_agrees(const Tensors& tensors, double bound,
+                                 const std::function<void(const Tensors&)>& kernel) {
+  Tensors on_cpu, on_device;
+  for (const auto& x : tensors) {
+    on_cpu.push_back(copy_to(x, at::kCPU));
+    on_device.push_back(copy_to(x, at::Device(at::kCUDA, 0)));
+  }
+  kernel(on_cpu);
+  kernel(on_device);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    const auto got = on_device[i].cpu();
+    if (bound == 0) {
+      EXPECT_TRUE(got.equal(on_cpu[i])) << "tensor " << i;
+    } else {
+      EXPECT_LE(device_error(got, on_cpu[i]), bound) << "tensor " << i;
+    }
+  }
+}
+
+// Of values that were computed in fp32 in another order, and rounded to the dtype.
+inline double device_bound(at::ScalarType dtype) {
+  return 4e-6 + (dtype == at::kBFloat16 ? 2 * unit_roundoff(dtype) : 0);
+}
+
+inline const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kBFloat16};
+
+}  // namespace steppe::kernels
