@@ -1,6 +1,6 @@
 // steppe bench dispatch --shape NAME|H,I,E,k --tokens N --expert-degree E_p --profile P --chunks
 // K|--token-budget c
-//                       [--dry] [--json]
+//                       [--dry] [--json] [--timeline FILE]
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
@@ -54,6 +54,7 @@ std::string json_line(const DispatchBenchRow& row) {
   line["units"] = row.units, line["all_to_alls"] = row.all_to_alls;
   line["plan_time_s"] = row.plan_time_s;
   line["time_s"] = row.time_s ? nlohmann::ordered_json(*row.time_s) : nlohmann::ordered_json();
+  if (row.travelling_s) line["travelling_s"] = *row.travelling_s, line["hidden_s"] = *row.hidden_s;
   return line.dump();
 }
 
@@ -91,6 +92,11 @@ int bench(Arguments arguments) {
                               .c_str());
     for (const auto& row : rows)
       std::printf("%s\n", (arguments.json ? json_line(row) : table_line(row)).c_str());
+    for (const auto& row : rows)
+      if (row.travelling_s && !arguments.json)
+        std::printf("%s %s: rows travelled for %.3f s, %.0f%% of it while experts worked\n", row.kind.c_str(),
+                    row.pass.c_str(), *row.travelling_s,
+                    *row.travelling_s > 0 ? 100 * *row.hidden_s / *row.travelling_s : 0);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
@@ -144,6 +150,9 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
+  command->add_option(
+      "--timeline", options.timeline,
+      "file for a traced run of every kind: products and exchanges, in Chrome's trace format");
   command->add_flag("--json", arguments->json, "one JSON line per kind and pass");
   command->callback([arguments, &status] { status = bench(*arguments); });
 }

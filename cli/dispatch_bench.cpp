@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "cli/dispatch_bench_layer.h"
+#include "cli/dispatch_timeline.h"
 #include "steppe/base/error.h"
 #include "steppe/comm/collectives.h"
 #include "steppe/comm/gloo_communicator.h"
@@ -16,6 +17,7 @@
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/packed_rows.h"
 
 namespace steppe::cli {
 namespace {
@@ -87,15 +89,17 @@ void check_same(const at::Tensor& got, const at::Tensor& want, double bound, con
 
 class RankBench {
  public:
-  RankBench(const DispatchBenchOptions& options, comm::Communicator& group)
-      : options_(options), group_(group), layer_(options, group.rank()) {}
+  RankBench(const DispatchBenchOptions& options, comm::Communicator& group, Clock::time_point start = {})
+      : options_(options), group_(group), start_(start), layer_(options, group.rank()) {}
 
   std::vector<DispatchBenchRow> run() {
     if (!options_.dry) keep_reference();
     for (const auto& kind : options_.kinds) measure(kind);
     if (!options_.dry) time();
+    if (!options_.timeline.empty()) trace();
     return rows_;
   }
+  const std::vector<PassTimeline>& timelines() const { return timelines_; }
 
  private:
   std::vector<at::Tensor> results() const {
@@ -146,7 +150,9 @@ class RankBench {
     result.dispatch_bytes = own[static_cast<size_t>(memory::Category::kDispatch)];
     result.expert_bytes = own[static_cast<size_t>(memory::Category::kExpert)];
     result.receive_bytes_max = plan.rows_max * row;
-    result.bound_bytes = slots * options_.expert_degree * plan.chunk_rows * row;
+    // Slots of x carry the routing weights.
+    const int64_t packed = ops::PackedRow(options_.hidden, options_.dtype).width() * row / options_.hidden;
+    result.bound_bytes = options_.expert_degree * plan.chunk_rows * (2 * packed + (slots - 2) * row);
     result.helpers_max = plan.helpers_max;
     result.send_share = plan.share_max;
     result.plan_time_s = plan.seconds;
@@ -192,26 +198,52 @@ class RankBench {
     for (size_t i = 0; i < rows_.size(); ++i) rows_[i].time_s = median(seconds[i]);
   }
 
+  void trace() {
+    const auto seconds = [this] { return std::chrono::duration<double>(Clock::now() - start_).count(); };
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const auto options = use(rows_[i].kind);
+      auto& pass = timelines_.emplace_back(
+          PassTimeline{.kind = rows_[i].kind, .pass = rows_[i].pass, .rank = group_.rank()});
+      group_.barrier();
+      pass.whole.begin = seconds();
+      {
+        RecordingCommunicator recording(group_, start_, pass.exchanges);
+        const ProductRecorder recorder(start_, pass.products);
+        if (rows_[i].pass == "forward")
+          layer_.forward(recording, options);
+        else
+          layer_.backward(recording, options);
+      }
+      pass.whole.end = seconds();
+      rows_[i].travelling_s = pass.travelling(), rows_[i].hidden_s = pass.hidden();
+    }
+  }
+
   const DispatchBenchOptions& options_;
   comm::Communicator& group_;
+  Clock::time_point start_;
   BenchLayer layer_;
   std::vector<at::Tensor> want_;
   std::vector<DispatchBenchRow> rows_;
+  std::vector<PassTimeline> timelines_;
 };
 
-// The largest over ranks; units are added up and divided by the number of ranks.
+// The largest over ranks; of units and of what a trace shows the mean.
 std::vector<DispatchBenchRow> merged(const std::vector<std::vector<DispatchBenchRow>>& of_ranks) {
   auto rows = of_ranks[0];
   for (size_t i = 0; i < rows.size(); ++i) {
-    double units = 0;
+    double units = 0, travelling = 0, hidden = 0;
     for (const auto& rank : of_ranks) {
       units += rank[i].units;
+      travelling += rank[i].travelling_s.value_or(0), hidden += rank[i].hidden_s.value_or(0);
       rows[i].peak_bytes = std::max(rows[i].peak_bytes, rank[i].peak_bytes);
       rows[i].dispatch_bytes = std::max(rows[i].dispatch_bytes, rank[i].dispatch_bytes);
       rows[i].expert_bytes = std::max(rows[i].expert_bytes, rank[i].expert_bytes);
       if (rank[i].time_s) rows[i].time_s = std::max(*rows[i].time_s, *rank[i].time_s);
     }
-    rows[i].units = units / static_cast<double>(of_ranks.size());
+    const auto ranks = static_cast<double>(of_ranks.size());
+    rows[i].units = units / ranks;
+    if (rows[i].travelling_s) rows[i].travelling_s = travelling / ranks, rows[i].hidden_s = hidden / ranks;
   }
   return rows;
 }
@@ -230,7 +262,11 @@ std::vector<DispatchBenchRow> bench_dispatch(const DispatchBenchOptions& given) 
   STEPPE_CHECK_VALUE(options.num_experts % options.expert_degree == 0,
                      "[bench dispatch] --expert-degree must divide the {} experts, got {}",
                      options.num_experts, options.expert_degree);
+  STEPPE_CHECK_VALUE(!options.dry || options.timeline.empty(),
+                     "[bench dispatch] --timeline needs a real run, got --dry");
   std::vector<std::vector<DispatchBenchRow>> of_ranks(options.expert_degree);
+  std::vector<std::vector<PassTimeline>> timelines(options.expert_degree);
+  const auto start = Clock::now();
   if (options.dry) {
     const auto plan_all = [&](int, const auto&) {
       for (int rank = 0; rank < options.expert_degree; ++rank) {
@@ -253,9 +289,12 @@ std::vector<DispatchBenchRow> bench_dispatch(const DispatchBenchOptions& given) 
         else
           group = std::make_unique<comm::GlooCommunicator>(
               "expert", rank, ranks, store, comm::GlooOptions{.timeout = timeout, .loopback = true});
-        of_ranks[rank] = RankBench(options, *group).run();
+        RankBench bench(options, *group, start);
+        of_ranks[rank] = bench.run();
+        timelines[rank] = bench.timelines();
       },
       std::chrono::hours(1));
+  if (!options.timeline.empty()) write_timeline(options.timeline, timelines);
   return merged(of_ranks);
 }
 

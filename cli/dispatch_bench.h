@@ -24,6 +24,7 @@ struct DispatchBenchOptions {
   bool dry = false;
   int64_t samples = 10;
   std::vector<std::string> kinds;
+  std::string timeline;  // file of a traced run of every kind; empty: none
 };
 
 // Of one kind and pass; the maximum over ranks.
@@ -39,6 +40,8 @@ struct DispatchBenchRow {
   int64_t all_to_alls = 0;       // of activations, per chunk
   double plan_time_s = 0;        // of the plan of all chunks: the fastest of several
   std::optional<double> time_s;  // median
+  // Of the traced run, a mean over ranks: while rows travelled, and of that while experts worked.
+  std::optional<double> travelling_s, hidden_s;
 };
 
 // Throws RuntimeFailure when a kind's results are not those of `ep`, or ep's not those of fp64 loops.
