@@ -5,18 +5,27 @@
 
 namespace steppe::optim {
 
-HostLink make_host_link(const ops::OpContext& context) {
-  if (context.device.is_meta()) return {Stream::inert(), Stream::inert(), Stream::inert()};
-  if (context.device.is_cuda()) {
-    const int device = context.device.index();
-    return {Stream::borrowed_cuda(device, kernels::current_cuda_stream(context.empty({0}))),
-            Stream::cuda(device), Stream::cuda(device)};
-  }
-  return {Stream::caller(), Stream::worker("to device"), Stream::worker("to host")};
+namespace {
+
+Stream current_stream(const ops::OpContext& context) {
+  if (context.device.is_meta()) return Stream::inert();
+  if (!context.device.is_cuda()) return Stream::caller();
+  return Stream::borrowed_cuda(context.device.index(), kernels::current_cuda_stream(context.empty({0})));
 }
 
-HostLink make_idle_link() {
-  return {Stream::inert(), Stream::inert(), Stream::inert()};
+}  // namespace
+
+HostLink make_host_link(const ops::OpContext& context) {
+  if (context.device.is_meta()) return make_idle_link(context);
+  if (context.device.is_cuda()) {
+    const int device = context.device.index();
+    return {current_stream(context), Stream::cuda(device), Stream::cuda(device)};
+  }
+  return {current_stream(context), Stream::worker("to device"), Stream::worker("to host")};
+}
+
+HostLink make_idle_link(const ops::OpContext& context) {
+  return {current_stream(context), Stream::inert(), Stream::inert()};
 }
 
 void CopyRun::add(const at::Tensor& to, const at::Tensor& from) {

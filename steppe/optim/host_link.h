@@ -20,8 +20,8 @@ struct HostLink {
 
 // Threads on the CPU, streams on CUDA, nothing on `meta`. `compute` is what is current on the calling thread.
 HostLink make_host_link(const ops::OpContext& context);
-// For a step that copies nothing: no thread, no stream.
-HostLink make_idle_link();
+// For a step that copies nothing: `compute` alone.
+HostLink make_idle_link(const ops::OpContext& context);
 
 // An exception must not release what a stream still copies to or from: on its way out the streams run empty.
 class DrainOnError {

@@ -18,10 +18,11 @@ constexpr int64_t kSizes[] = {1000, 16, 3, 0, 517, 1};
 
 // Shards with two or three segments each, as units would make them.
 struct Problem {
-  Problem(const StateOptions& options, at::ScalarType dtype, BucketConfig buckets)
-      : context{at::kCPU, dtype, nullptr},
+  Problem(const StateOptions& options, at::ScalarType dtype, BucketConfig buckets,
+          at::Device device = at::kCPU)
+      : context{device, dtype, nullptr},
         state(options, context, total(), total()),
-        link(options.on_host() ? make_host_link(context) : make_idle_link()) {
+        link(options.on_host() ? make_host_link(context) : make_idle_link(context)) {
     at::manual_seed(5);
     for (const int64_t n : kSizes) add_shard(n);
     std::vector<const ParameterShard*> pointers;
@@ -40,7 +41,7 @@ struct Problem {
     const auto start = at::randn({n});
     {
       const memory::Scope scope(Category::kWeights);
-      shard.working = start.to(context.dtype, false, /*copy=*/true);
+      shard.working = start.to(context.device, context.dtype, false, /*copy=*/true);
     }
     shard.master = state.options().masters_are_working(context.dtype) ? shard.working : state.take_master(n);
     shard.master.copy_(start);
@@ -58,6 +59,7 @@ struct Problem {
     for (auto& shard : shards) shard.grad.copy_(at::randn({shard.grad.numel()}) * 0.1);
     optimizer->step({.lr = 1e-2 / static_cast<double>(number), .grad_scale = 0.75, .step = number});
     optimizer->wait_for_state();
+    link.compute.synchronize();
   }
 
   bool frozen_some = true;
@@ -69,11 +71,12 @@ struct Problem {
 };
 
 void expect_same_bits(const Problem& a, const Problem& b) {
+  const auto same = [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x.cpu(), y.cpu()); };
   for (size_t i = 0; i < a.shards.size(); ++i) {
-    EXPECT_TRUE(at::equal(a.shards[i].master, b.shards[i].master)) << "master of shard " << i;
-    EXPECT_TRUE(at::equal(a.shards[i].m, b.shards[i].m)) << "m of shard " << i;
-    EXPECT_TRUE(at::equal(a.shards[i].v, b.shards[i].v)) << "v of shard " << i;
-    EXPECT_TRUE(at::equal(a.shards[i].working, b.shards[i].working)) << "working of shard " << i;
+    EXPECT_TRUE(same(a.shards[i].master, b.shards[i].master)) << "master of shard " << i;
+    EXPECT_TRUE(same(a.shards[i].m, b.shards[i].m)) << "m of shard " << i;
+    EXPECT_TRUE(same(a.shards[i].v, b.shards[i].v)) << "v of shard " << i;
+    EXPECT_TRUE(same(a.shards[i].working, b.shards[i].working)) << "working of shard " << i;
   }
 }
 
@@ -116,6 +119,24 @@ TEST(Optimizer, AHundredStepsInEveryPlacement) {
     Problem other(options, at::kBFloat16, {211, 2});
     for (int64_t step = 1; step <= 100; ++step) other.step(step);
     expect_same_bits(other, resident);
+  }
+}
+
+// The written update is the same sequence on both.
+TEST(Optimizer, CudaHasTheBitsOfTheCpu) {
+  if (!at::globalContext().hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const auto moments : {at::kFloat, at::kBFloat16}) {
+      Problem on_cpu({.moments_dtype = moments}, dtype, {});
+      for (int64_t step = 1; step <= 20; ++step) on_cpu.step(step);
+      auto all = host_options(moments);
+      all.push_back({.moments_dtype = moments});
+      for (const auto& options : all) {
+        Problem on_cuda(options, dtype, {333, 2}, at::Device(at::kCUDA, 0));
+        for (int64_t step = 1; step <= 20; ++step) on_cuda.step(step);
+        expect_same_bits(on_cuda, on_cpu);
+      }
+    }
   }
 }
 
@@ -234,7 +255,7 @@ TEST(Optimizer, MistakesAreNamed) {
   const ops::OpContext context{at::kCPU, at::kFloat, nullptr};
   EXPECT_THROW(StateMemory({.host_gradients = true}, context, 8, 8), ValueError);
   EXPECT_THROW(StateMemory({.moments_dtype = at::kHalf}, context, 8, 8), ValueError);
-  HostLink link = make_idle_link();
+  HostLink link = make_idle_link(context);
   EXPECT_THROW(Optimizer({}, {.bucket_params = 8, .slots = 0}, {}, context, link, {}), ValueError);
   EXPECT_THROW(Optimizer({}, {.bucket_params = 0}, {.placement = Placement::kStream}, context, link, {}),
                ValueError);
