@@ -14,15 +14,16 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   steppe::cli::add_train_command(app, status);
+  steppe::cli::add_report_command(app, status);
   steppe::cli::add_plan_command(app, status);
   steppe::cli::add_init_command(app, status);
   steppe::cli::add_inspect_command(app, status);
   steppe::cli::add_export_command(app, status);
-  steppe::cli::add_report_command(app, status);
   auto* bench = app.add_subcommand("bench", "time an operator against what it replaces, on the same input");
   bench->require_subcommand(1);
   steppe::cli::add_bench_dispatch_command(*bench, status);
   steppe::cli::add_bench_vocab_command(*bench, status);
+  steppe::cli::add_bench_offload_command(*bench, status);
   steppe::cli::add_bench_optimizer_command(*bench, status);
   try {
     app.parse(argc, argv);
