@@ -158,13 +158,6 @@ constexpr std::string_view kPlanned[] = {
     "router.aux_loss_coeff",
     "router.z_loss_coeff",
     "training.epochs",
-    "hardware.preset",
-    "hardware.device_memory",
-    "hardware.host_memory",
-    "hardware.link",
-    "plan",
-    "plan.routing_profile",
-    "plan.allow_unfit",
 };
 
 }  // namespace

@@ -149,8 +149,30 @@ interval = 5
 report_to = ["jsonl"]
 run_name = "first"
 moe = "detailed"
+[checkpoint]
+folder = "out/saves"
+interval = 7
+keep = 3
+keep_every = 14
+first_step = false
+resume = "never"
+load = "out/other"
+load_weights_only = true
+async = false
+host_budget = "4GiB"
+grace = 9.5
+export_dtype = "float16"
+max_shard_size = "2GB"
 [hardware]
+preset = "H200"
+device_memory = "100GiB"
+host_memory = "1TiB"
+link = "50GB"
+ranks_per_node = 4
 threads_per_rank = 3
+[plan]
+routing_profile = "2/8"
+allow_unfit = true
 [comm]
 init_timeout = 60
 timeout = 2.5
@@ -169,6 +191,11 @@ TEST(RunConfig, ReadsEveryKey) {
   EXPECT_EQ(config.model.rope_scaling->truncate, false);
   EXPECT_EQ(config.model.rope_scaling->beta_slow, std::nullopt);
   EXPECT_EQ(config.parallelism.vocab_parallel_degree, 3);
+  EXPECT_EQ(config.checkpoint.folder, "out/saves");
+  EXPECT_EQ(config.checkpoint.keep_every, 14);
+  EXPECT_EQ(config.checkpoint.max_shard_size, 2'000'000'000);
+  EXPECT_EQ(config.hardware.link, 50e9);
+  EXPECT_TRUE(config.plan.allow_unfit);
   EXPECT_EQ(config.loss.kind, "ring");
   EXPECT_EQ(config.loss.tile_tokens, 256);
   EXPECT_EQ(config.loss.circulate, "weights");
@@ -374,10 +401,13 @@ TEST(RunConfig, DecayFillsWhatWarmUpLeaves) {
 TEST(RunConfig, PlannedKeysAreNotReadAndAliasesLeadSomewhere) {
   Recipe recipe = Recipe::parse(kEverything, "run.toml");
   read_run_config(recipe);
-  std::set<std::string> known{
-      "model.path",
-      "data.train",        "data.train[].path",     "data.train[].type",
-      "data.train[].name", "validation.set[].path", "training.gradient_accumulation_steps"};
+  std::set<std::string> known{"model.path",
+                              "data.train",
+                              "data.train[].path",
+                              "data.train[].type",
+                              "data.train[].name",
+                              "validation.set[].path",
+                              "training.gradient_accumulation_steps"};
   const Document document = Document::parse(recipe.resolved_toml(), "resolved");
   for (const Entry& entry : document.entries()) known.insert(entry.key);
   for (const std::string_view planned : planned_keys()) {
