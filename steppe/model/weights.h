@@ -58,6 +58,7 @@ class ModelWeights {
   std::vector<at::Tensor>& expert_biases() { return expert_biases_; }
 
   const optim::StateOptions& state_options() const { return state_->options(); }
+  const optim::StateMemory& state_memory() const { return *state_; }
 
   // Per rank, from the formula: what allocate() took for weights, gradients and optimizer.
   int64_t num_local_parameters() const;

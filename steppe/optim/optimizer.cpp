@@ -1,5 +1,7 @@
 #include "steppe/optim/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -26,6 +28,14 @@ int64_t Optimizer::device_staging_bytes() const {
   const auto moments = 2 * static_cast<int64_t>(c10::elementSize(state_.moments_dtype));
   return num_slots() * largest_bucket() *
          ((stages_master() ? 4 : 0) + moments + (state_.host_gradients ? 4 : 0));
+}
+
+std::string Optimizer::description() const {
+  if (!state_.on_host()) return {};
+  const bool streams = state_.placement == Placement::kStream;
+  return fmt::format("AdamW {}: {} buckets of {} parameters, {} slots; gradients on the {}",
+                     streams ? "stream" : "cpu", num_buckets(), largest_bucket(), num_slots(),
+                     state_.host_gradients ? "host" : "device");
 }
 
 void Optimizer::step(const AdamWUpdate& update) {

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "steppe/memory/host_arena.h"
@@ -49,6 +50,11 @@ class Optimizer {
 
   // The host may read and write state in host memory: copies to it have ended.
   void wait_for_state() { link_.to_host.synchronize(); }
+
+  // For the start of a run: "AdamW stream: 3 buckets of 40000000 parameters, 2 slots"; empty when resident.
+  std::string description() const;
+  // What could not be had as it was asked for: memory that cannot be pinned.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   int64_t num_buckets() const { return static_cast<int64_t>(buckets_.size()); }
   // Of step(), on the device and (held all the time) on the host.
@@ -87,6 +93,7 @@ class Optimizer {
   const ops::OpContext& context_;
   HostLink& link_;
   std::vector<Bucket> buckets_;
+  std::vector<std::string> warnings_;
   std::unique_ptr<memory::HostArena> host_staging_;
   std::vector<HostSlot> host_slots_;
 };

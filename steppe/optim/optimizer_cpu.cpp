@@ -20,7 +20,7 @@ void Optimizer::take_host_slots() {
                                .category = Category::kStaging,
                                .device = context_.device,
                                .pin = state_.pin_memory,
-                               .warn = state_.warn});
+                               .warn = [this](const std::string& warning) { warnings_.push_back(warning); }});
   host_slots_.resize(slots);
   for (auto& slot : host_slots_) {
     if (grad_bytes > 0)

@@ -20,12 +20,14 @@ StateMemory::StateMemory(const StateOptions& options, const ops::OpContext& cont
   if (options.host_gradients) lay_out_gradients(grad_numel);
 }
 
-std::unique_ptr<HostArena> StateMemory::make_arena(int64_t bytes, Category category, const char* name) const {
-  return std::make_unique<HostArena>(bytes, memory::HostArenaOptions{.name = name,
-                                                                     .category = category,
-                                                                     .device = context_.device,
-                                                                     .pin = options_.pin_memory,
-                                                                     .warn = options_.warn});
+std::unique_ptr<HostArena> StateMemory::make_arena(int64_t bytes, Category category, const char* name) {
+  return std::make_unique<HostArena>(
+      bytes,
+      memory::HostArenaOptions{.name = name,
+                               .category = category,
+                               .device = context_.device,
+                               .pin = options_.pin_memory,
+                               .warn = [this](const std::string& warning) { warnings_.push_back(warning); }});
 }
 
 void StateMemory::lay_out_state(int64_t shard_numel) {
@@ -45,6 +47,10 @@ void StateMemory::lay_out_gradients(int64_t grad_numel) {
   const int64_t bytes = HostArena::aligned(grad_numel * 4);
   grad_arena_ = make_arena(bytes, Category::kGrads, "optimizer.gradients");
   grad_.host = grad_arena_->tensor(grad_arena_->take(bytes), {grad_numel}, at::kFloat);
+}
+
+int64_t StateMemory::host_bytes() const {
+  return (state_arena_ ? state_arena_->bytes() : 0) + (grad_arena_ ? grad_arena_->bytes() : 0);
 }
 
 at::Tensor StateMemory::take(Plane& plane, int64_t numel, at::ScalarType dtype) {

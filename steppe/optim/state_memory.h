@@ -11,9 +11,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "steppe/memory/host_arena.h"
 #include "steppe/ops/context.h"
@@ -29,7 +29,6 @@ struct StateOptions {
   at::ScalarType moments_dtype = at::kFloat;
   ParameterRules rules;
   bool pin_memory = true;
-  std::function<void(const std::string& warning)> warn = [](const std::string&) {};
 
   bool masters_are_working(at::ScalarType working) const {
     return working == at::kFloat && placement != Placement::kCpu;
@@ -52,6 +51,9 @@ class StateMemory {
   at::Tensor take_gradient(int64_t numel);
 
   const StateOptions& options() const { return options_; }
+  int64_t host_bytes() const;
+  // What could not be had as it was asked for: memory that cannot be pinned.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   struct Plane {
@@ -61,11 +63,11 @@ class StateMemory {
   at::Tensor take(Plane& plane, int64_t numel, at::ScalarType dtype);
   void lay_out_state(int64_t shard_numel);
   void lay_out_gradients(int64_t grad_numel);
-  std::unique_ptr<memory::HostArena> make_arena(int64_t bytes, memory::Category category,
-                                                const char* name) const;
+  std::unique_ptr<memory::HostArena> make_arena(int64_t bytes, memory::Category category, const char* name);
 
   StateOptions options_;
   ops::OpContext context_;
+  std::vector<std::string> warnings_;
   std::unique_ptr<memory::HostArena> state_arena_, grad_arena_;
   Plane master_, m_, v_, grad_;
 };

@@ -83,6 +83,7 @@ class Step {
   std::array<Event, 2> state_events() { return {link_.compute.record(), link_.to_host.record()}; }
 
   const offload::ActivationOffload& offload() const { return offload_; }
+  const optim::Optimizer& optimizer() const { return optimizer_; }
 
   EvaluationResult evaluate(std::span<const data::Microbatch> micro_batches, const TokenLossSink& sink = {});
 

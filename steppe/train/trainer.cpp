@@ -120,6 +120,13 @@ void Trainer::State::announce() const {
   const auto& offload = rank.step.offload();
   if (!offload.config().description.empty()) log.info("{}", offload.config().description);
   for (const auto& warning : offload.warnings()) log.warning("{}", warning);
+  const auto& optimizer = rank.step.optimizer();
+  const auto& state = rank.weights.state_memory();
+  if (!optimizer.description().empty()) {
+    log.info("{}; {} in host memory", optimizer.description(), format_bytes(state.host_bytes()));
+  }
+  for (const auto& warning : state.warnings()) log.warning("{}", warning);
+  for (const auto& warning : optimizer.warnings()) log.warning("{}", warning);
 }
 
 metrics::StepMetrics Trainer::State::train_step(int64_t number) {
