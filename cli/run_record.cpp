@@ -24,7 +24,11 @@ RunRecord::RunRecord(const launch::LaunchEnvironment& environment, std::string r
 void RunRecord::begin(const Log& log) {
   const std::lock_guard lock(mutex_);
   log_ = &log;
-  if (!ended_) write(RunState::kRunning, "");
+  if (!ended_) {
+    write(RunState::kRunning, "");
+  } else if (!failure_.empty()) {
+    write(RunState::kFailed, failure_);  // another rank's, that came before the folder was this run's
+  }
 }
 
 void RunRecord::finished_step(std::int64_t step) {
@@ -44,7 +48,7 @@ void RunRecord::fail(const launch::Failure& failure) noexcept {
   if (std::exchange(ended_, true)) return;
   try {
     const bool parent_prints = environment_.launcher == Launcher::kLocal;
-    const std::string message = text(failure);
+    const std::string message = failure_ = text(failure);
     if (log_ != nullptr) {
       if (parent_prints) {
         log_->record(LogLevel::kError, message);

@@ -41,6 +41,7 @@ class RunRecord {
   std::mutex mutex_;  // all below; the watchdog calls fail()
   const Log* log_ = nullptr;
   bool ended_ = false;
+  std::string failure_;  // what ended it, if that was one
   std::int64_t step_ = 0;
   Clock::time_point written_;
 };
