@@ -4,7 +4,8 @@ namespace steppe::recipe {
 
 CheckpointSection read_checkpoint_section(Recipe& recipe, const std::string& run_folder) {
   CheckpointSection checkpoint;
-  checkpoint.folder = recipe.text("checkpoint.folder", run_folder + "/checkpoints");
+  // Not recorded unless it is set: the resolved recipe, run in another folder, keeps its checkpoints there.
+  checkpoint.folder = recipe.text("checkpoint.folder").value_or(run_folder + "/checkpoints");
   recipe.check(!checkpoint.folder.empty(), "checkpoint.folder", "must not be empty");
   checkpoint.interval = integer_at_least(recipe, "checkpoint.interval", 0, checkpoint.interval);
   checkpoint.keep = integer_at_least(recipe, "checkpoint.keep", 0, checkpoint.keep);
