@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "cli/launch/exit_report.h"
 #include "cli/launch/failure.h"
@@ -325,6 +327,10 @@ void Ranks::say_ending() const {
 
 int spawn_ranks(const SpawnOptions& options) {
   STEPPE_CHECK_VALUE(options.ranks >= 1, "[launch] --ranks must be at least 1, got {}", options.ranks);
+  // More than these only takes the machine down, slowly.
+  const int most = std::max(64, 4 * static_cast<int>(std::thread::hardware_concurrency()));
+  STEPPE_CHECK_VALUE(options.ranks <= most, "[launch] --ranks must be at most {} on this machine, got {}",
+                     most, options.ranks);
   Ranks ranks(options);
   ranks.start();
   return ranks.wait();

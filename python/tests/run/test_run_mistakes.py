@@ -149,6 +149,12 @@ def test_usage(start, arguments, word):
     assert "--help" in job.output
 
 
+def test_more_ranks_than_a_machine_can_bear(start):
+    job = start("--ranks", 100000)
+    assert "--ranks must be at most" in complaint(job, 2)
+    assert not job.folder.exists()
+
+
 def test_no_recipe(program):
     result = subprocess.run([program, "train"], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
