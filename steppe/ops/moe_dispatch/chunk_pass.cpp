@@ -21,9 +21,10 @@ int64_t slot_rows(const DispatchPlan& plan, int64_t rank) {
 
 int64_t tile_rows_of(const DispatchPlan& plan, int64_t tile_rows) {
   if (tile_rows > 0) return tile_rows;
-  // Small products are slow: below 512 rows an eighth of a chunk rather than a sixteenth.
-  const int64_t eighth = (plan.chunk_rows() + 7) / 8, sixteenth = (plan.chunk_rows() + 15) / 16;
-  return std::max({int64_t{1}, sixteenth, std::min<int64_t>(512, eighth)});
+  // Products of fewer rows are slow, and more rows only take room.
+  constexpr int64_t kRows = 1024;
+  const int64_t eighth = (plan.chunk_rows() + 7) / 8, thirtysecond = (plan.chunk_rows() + 31) / 32;
+  return std::max({int64_t{1}, thirtysecond, std::min(kRows, eighth)});
 }
 
 ChunkPass::ChunkPass(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,

@@ -1,4 +1,5 @@
 #include "steppe/ops/moe_dispatch/one_shot.h"
+
 #include <numeric>
 
 #include "steppe/comm/collectives.h"

@@ -8,7 +8,7 @@
 //             E_p·k·c_eff rows: 2 of them forward, 4 backward (x and dy); 2 source buffers of k·c rows. A row
 //             carries its routing weight (packed_rows.h: 16 bytes more where H·b is a multiple of 16), one
 //             of dy does not. Order, ids and weights of the chunks at hand, 44·k·c bytes
-//   expert    one tile of T = max(⌈k·c_eff/16⌉, min(512, ⌈k·c_eff/8⌉)) rows, or tile_rows: H + 3I values a
+//   expert    one tile of T = max(⌈k·c_eff/32⌉, min(1024, ⌈k·c_eff/8⌉)) rows, or tile_rows: H + 3I values a
 //             row forward, 2H + 3I backward, and one fp32 weight, backward two
 // (A group of one: chunks_in_turn.h.) None of it depends on the routing while no chunk brings the rank more
 // than 33 granules. Keeps nothing between the passes.

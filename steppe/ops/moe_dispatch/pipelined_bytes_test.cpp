@@ -220,8 +220,8 @@ TEST(PipelinedBytes, ALargeLayerHoldsASmallPartOfWhatLlepHolds) {
   };
   // Weights, fp32 gradients, input and output included. llep holds five routed buffers in its backward (x,
   // dy, gate and up, the activation), four in its forward.
-  EXPECT_LE(peak(pipelined) / peak(llep), 1 - 0.591);
-  EXPECT_LE(static_cast<double>(pipelined.forward.peak) / static_cast<double>(llep.forward.peak), 1 - 0.57);
+  EXPECT_LE(peak(pipelined) / peak(llep), 1 - 0.593);
+  EXPECT_LE(static_cast<double>(pipelined.forward.peak) / static_cast<double>(llep.forward.peak), 1 - 0.58);
 }
 
 }  // namespace
