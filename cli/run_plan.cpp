@@ -5,11 +5,8 @@
 
 namespace steppe::cli {
 
-int64_t planned_peak(const recipe::RunConfig& run, int world_size, int local_world_size, int num_threads,
-                     const Log& log) {
-  auto planned = run;
-  if (!planned.hardware.ranks_per_node) planned.hardware.ranks_per_node = local_world_size;
-  const auto plan = plan::make_plan(planned, {.world_size = world_size, .num_threads = num_threads});
+int64_t planned_peak(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log) {
+  const auto plan = plan::make_plan(run, {.world_size = world_size, .num_threads = num_threads});
   STEPPE_CHECK_VALUE(
       plan.fits || run.plan.allow_unfit,
       "[plan] the run {}. `steppe plan` shows every term; plan.allow_unfit = true starts it anyway",

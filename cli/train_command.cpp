@@ -118,6 +118,8 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
   static const launch::SignalFlag signals;
   launch::follow_launcher(environment);
   set_threads(environment, loaded, lookup);
+  auto& ranks_per_node = loaded.run.hardware.ranks_per_node;  // they share the node's offload.host_budget
+  if (!ranks_per_node) ranks_per_node = environment.local_world_size;
 
   const auto store = launch::make_store(environment, milliseconds(run.comm.init_timeout));
   std::optional<Log> log;
@@ -138,8 +140,7 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
                            .color = color,
                            .resolved_recipe = loaded.recipe.resolved_toml()};
     if (environment.rank == 0) {
-      process.planned_peak_bytes = planned_peak(run, environment.world_size, environment.local_world_size,
-                                                at::get_num_threads(), *log);
+      process.planned_peak_bytes = planned_peak(run, environment.world_size, at::get_num_threads(), *log);
     }
     process.stop_signal = [] { return signals.received(); };
     process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };

@@ -48,6 +48,12 @@ Budget make_budget(const recipe::RunConfig& run, int rank, const DryRunOptions& 
   budget.host.name = "host";
   Terms host(budget.host.terms);
   add_host(s, host);
+  // Without a budget the writer takes what it finds free, and training waits where that is too little.
+  const int64_t snapshot = (4 + 2 * moment_bytes(s)) * owned(s);
+  const int64_t ranks = run.hardware.ranks_per_node.value_or(options.world_size);
+  if (run.checkpoint.async && snapshot * ranks <= run.checkpoint.host_budget.value_or(0)) {
+    budget.checkpoint_snapshot = snapshot;
+  }
   return budget;
 }
 

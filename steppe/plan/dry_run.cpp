@@ -74,7 +74,8 @@ void run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, bo
   }
   const auto accumulated = rank.counters;
   rank.step.update(result, /*lr=*/1e-3, /*step=*/1);
-  dry.counters += since(accumulated, rank);
+  dry.update = since(accumulated, rank);
+  dry.counters += dry.update;
 
   if (recording) dry.timeline = recording->finish(/*step=*/1, dry.rank);
   dry.device = ledger.peak();

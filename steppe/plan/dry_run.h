@@ -35,6 +35,7 @@ struct DryRun {
   memory::BytesByCategory persistent{};  // before the step: weights, gradients, optimizer
   memory::BytesByCategory persistent_host{};
   Counters counters;              // of a step of this rank
+  Counters update;                // the optimizer's part of them
   int64_t num_micro_batches = 0;  // of a step
   int64_t num_tokens = 0;         // of this rank in its largest micro-batch
   int64_t num_allocations = 0;    // of the micro-batches that were run

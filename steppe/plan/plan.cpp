@@ -90,9 +90,11 @@ void judge(const recipe::RunConfig& run, Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(const recipe::RunConfig& run, const PlanOptions& options) {
+Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
   Plan plan;
-  plan.hardware = hardware_of(run.hardware, options.world_size);
+  plan.hardware = hardware_of(given.hardware, options.world_size);
+  auto run = given;
+  run.hardware.ranks_per_node = plan.hardware.ranks_per_node;  // they share a node's offload.host_budget
   plan.layout = train::layout_config(run, options.world_size);
   const DryRunOptions dry{.world_size = options.world_size,
                           .num_threads = options.num_threads,
@@ -115,8 +117,12 @@ Plan make_plan(const recipe::RunConfig& run, const PlanOptions& options) {
   plan.budget = make_budget(run, plan.rank.rank, dry);
   plan.reserved_bytes = reserved_bytes(plan.hardware);
   plan.device_bytes = plan.rank.device.bytes + plan.reserved_bytes;
-  plan.host_bytes_per_node = plan.hardware.ranks_per_node * host_of_ranks;
-  plan.step_seconds = step_time(plan.rank.counters, plan.layout, plan.hardware).total();
+  plan.host_bytes_per_node = plan.hardware.ranks_per_node * (host_of_ranks + plan.budget.checkpoint_snapshot);
+  // The update waits for the gradients, and the next step for the update.
+  auto passes = plan.rank.counters;
+  passes -= plan.rank.update;
+  plan.step_seconds = step_time(passes, plan.layout, plan.hardware).total() +
+                      step_time(plan.rank.update, plan.layout, plan.hardware).total();
   judge(run, plan);
   return plan;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 
@@ -19,23 +20,27 @@ struct Rung {
 
 constexpr double kHostShare = 0.8;  // of a node's memory, for offload and the optimizer
 
-const Rung kLadder[] = {
-    {"attention outputs kept, optimizer state on the device",
-     [](recipe::RunConfig& run) { run.activation_checkpoint.mode = "selective"; }},
-    {"attention recomputed: its outputs would not fit",
-     [](recipe::RunConfig& run) { run.activation_checkpoint.mode = "full"; }},
-    {"optimizer state streamed from the host: it would not fit on the device",
-     [](recipe::RunConfig& run) { run.optimizer.placement = "stream"; }},
-    {"layer inputs to the host: they would not fit on the device",
-     [](recipe::RunConfig& run) { run.offload.activations = "sco"; }},
-    {"gradients on the host too: their accumulators would not fit on the device",
-     [](recipe::RunConfig& run) { run.optimizer.gradients = "host"; }},
-    {"smaller chunks of expert dispatch", [](recipe::RunConfig& run) { run.dispatch.token_budget = 4096; }},
-};
-constexpr int kNumRungs = static_cast<int>(std::size(kLadder));
+// Two ways up. Attention outputs are worth most where sequences are long, the optimizer's place where they
+// are short: each ladder gives up the other first.
+const Rung kFromTheTop = {"attention outputs kept, all else on the device",
+                          [](recipe::RunConfig& run) { run.activation_checkpoint.mode = "selective"; }};
+const Rung kRecompute = {"attention recomputed: its outputs would not fit",
+                         [](recipe::RunConfig& run) { run.activation_checkpoint.mode = "full"; }};
+const Rung kStream = {"optimizer state streamed from the host: it would not fit on the device",
+                      [](recipe::RunConfig& run) { run.optimizer.placement = "stream"; }};
+const Rung kSco = {"layer inputs to the host: they would not fit on the device",
+                   [](recipe::RunConfig& run) { run.offload.activations = "sco"; }};
+const Rung kHostGradients = {"gradients on the host too: their accumulators would not fit on the device",
+                             [](recipe::RunConfig& run) { run.optimizer.gradients = "host"; }};
+const Rung kSmallChunks = {"smaller chunks of expert dispatch",
+                           [](recipe::RunConfig& run) { run.dispatch.token_budget = 4096; }};
+using Ladder = std::array<Rung, 6>;
+const Ladder kLadders[] = {{kFromTheTop, kRecompute, kStream, kSco, kHostGradients, kSmallChunks},
+                           {kFromTheTop, kStream, kSco, kRecompute, kHostGradients, kSmallChunks}};
 
 struct Candidate {
   recipe::RunConfig run;
+  const Ladder* ladder = nullptr;
   int rung = 0;
   double exchange = 0;  // seconds, estimated
 };
@@ -92,31 +97,44 @@ void set_host_budget(recipe::RunConfig& run, int world_size, const Hardware& har
   without.offload.activations = "none";
   const int64_t taken = make_budget(without, 0, as_run(world_size, hardware)).host.expected();
   run.hardware.ranks_per_node = hardware.ranks_per_node;
-  run.offload.host_budget = std::max<int64_t>(0, room.host_per_rank - taken) * hardware.ranks_per_node;
+  const int64_t free = std::max<int64_t>(0, room.host_per_rank - taken) * hardware.ranks_per_node;
+  run.offload.host_budget = free >> 30 << 30;  // whole GiB
 }
 
-// The first rung on which the layout fits by its budget.
-std::optional<Candidate> climb(const recipe::RunConfig& layout, int world_size, const Hardware& hardware,
-                               std::string& failure, int64_t& least) {
-  const auto room = room_of(hardware);
-  Candidate candidate{layout, 0, 0};
-  for (int rung = 0; rung < kNumRungs; ++rung) {
-    kLadder[rung].apply(candidate.run);
-    set_host_budget(candidate.run, world_size, hardware, room);
-    const auto budget = make_budget(candidate.run, 0, as_run(world_size, hardware));
-    const int64_t device = budget.expected();
-    if (device <= room.device && budget.host.expected() <= room.host_per_rank) {
-      candidate.rung = rung;
-      return candidate;
-    }
-    if (device >= least) continue;
-    least = device;
-    const auto& terms = budget.persistent.expected() > budget.largest().expected() ? budget.persistent.terms
-                                                                                   : budget.largest().terms;
+// What breaks where nothing fits: of all layouts, with every means, the one that needs least.
+struct Least {
+  int64_t bytes = INT64_MAX;
+  std::string term;
+
+  void learn(const Budget& budget) {
+    if (budget.expected() >= bytes) return;
+    bytes = budget.expected();
+    const bool persists = budget.persistent.expected() > budget.largest().expected();
+    const auto& terms = persists ? budget.persistent.terms : budget.largest().terms;
     const auto top = std::max_element(terms.begin(), terms.end(),
                                       [](const Term& a, const Term& b) { return a.expected < b.expected; });
-    failure = fmt::format("{} ({} = {}), with everything that saves memory on", format_bytes(top->expected),
-                          top->name, top->formula);
+    term = fmt::format("{} ({} = {})", format_bytes(top->expected), top->name, top->formula);
+  }
+};
+
+// Whether the layout fits by its budget, and on which rung first.
+std::optional<Candidate> climb(const recipe::RunConfig& layout, const Ladder& ladder, int world_size,
+                               const Hardware& hardware, Least& least) {
+  const auto room = room_of(hardware);
+  const auto fits = [&](recipe::RunConfig& run) {
+    set_host_budget(run, world_size, hardware, room);
+    const auto budget = make_budget(run, 0, as_run(world_size, hardware));
+    least.learn(budget);
+    return budget.expected() <= room.device && budget.host.expected() <= room.host_per_rank;
+  };
+  // Most layouts fit on no rung: the last one says so.
+  auto top = layout;
+  for (const auto& rung : ladder) rung.apply(top);
+  if (!fits(top)) return std::nullopt;
+  Candidate candidate{layout, &ladder, 0, 0};
+  for (; candidate.rung < static_cast<int>(ladder.size()); ++candidate.rung) {
+    ladder[candidate.rung].apply(candidate.run);
+    if (fits(candidate.run)) return candidate;
   }
   return std::nullopt;
 }
@@ -152,7 +170,7 @@ void explain(const Candidate& best, const Hardware& hardware, int num_layouts, i
                                       place(p.ulysses_degree), place(p.expert_parallel_degree),
                                       place(p.vocab_parallel_degree)));
   for (int rung = 0; rung <= best.rung; ++rung) {
-    if (rung > 0 || best.rung == 0) found.reasons.emplace_back(kLadder[rung].what);
+    if (rung > 0 || best.rung == 0) found.reasons.emplace_back((*best.ladder)[rung].what);
   }
 }
 
@@ -181,26 +199,33 @@ std::vector<recipe::RunConfig> layouts(const recipe::RunConfig& run, const model
 }  // namespace
 
 Found tune(const recipe::RunConfig& run, const PlanOptions& options) {
-  constexpr size_t kDryRuns = 8;
+  constexpr size_t kDryRuns = 10;
   const int world_size = options.world_size;
   const auto hardware = hardware_of(run.hardware, world_size);
   const auto model = model::model_config(run.model);
   std::vector<Candidate> fitting;
-  std::string failure;
-  int64_t least = INT64_MAX;
+  Least least;
+  int num_fit = 0;
   const auto all = layouts(run, model, world_size);
   for (const auto& layout : all) {
-    auto candidate = climb(layout, world_size, hardware, failure, least);
-    if (!candidate) continue;
-    candidate->exchange = exchange_seconds(candidate->run, model, world_size, hardware);
-    fitting.push_back(std::move(*candidate));
+    const size_t before = fitting.size();
+    for (const auto& ladder : kLadders) {
+      auto candidate = climb(layout, ladder, world_size, hardware, least);
+      if (!candidate) break;
+      candidate->exchange = exchange_seconds(candidate->run, model, world_size, hardware);
+      // Both ways may lead to the same.
+      if (fitting.size() == before || fitting.back().run != candidate->run)
+        fitting.push_back(std::move(*candidate));
+    }
+    num_fit += fitting.size() > before ? 1 : 0;
   }
   STEPPE_CHECK_VALUE(
       !fitting.empty(),
-      "[plan] no layout of {} ranks fits {}: the least needs {} of {} on a device, most of it {}; "
-      "more ranks, a shorter training.seq_length, or more hardware.host_memory",
-      world_size, hardware.name, format_bytes(least + reserved_bytes(hardware)),
-      format_bytes(hardware.device_memory), failure);
+      "[plan] no layout of {} ranks fits {}: the least needs {} of {} on a device, most of it {}, with "
+      "everything "
+      "that saves memory on; more ranks, a shorter training.seq_length, or more hardware.host_memory",
+      world_size, hardware.name, format_bytes(least.bytes + reserved_bytes(hardware)),
+      format_bytes(hardware.device_memory), least.term);
   std::stable_sort(fitting.begin(), fitting.end(),
                    [](const Candidate& a, const Candidate& b) { return a.exchange < b.exchange; });
   Found best;
@@ -215,7 +240,7 @@ Found tune(const recipe::RunConfig& run, const PlanOptions& options) {
   STEPPE_CHECK_VALUE(chosen.has_value(), "[plan] {} layouts fit by their budgets, and none when run dry",
                      fitting.size());
   list_changes(best.run, best);
-  explain(*chosen, hardware, static_cast<int>(all.size()), static_cast<int>(fitting.size()), best);
+  explain(*chosen, hardware, static_cast<int>(all.size()), num_fit, best);
   return best;
 }
 

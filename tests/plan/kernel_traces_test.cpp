@@ -320,7 +320,7 @@ TEST(KernelLayer, NoKernelIsLeftOut) {
   for (const auto& entry : std::filesystem::directory_iterator(STEPPE_KERNELS)) {
     const auto name = entry.path().filename().string();
     if (!name.ends_with(".h") || name.ends_with("_backend.h") || name.ends_with("_cpu.h") ||
-        name.ends_with("_test.h") || name == "backend.h") {
+        name.ends_with("_test.h") || name == "backend.h" || name == "cuda_failure.h") {
       continue;
     }
     std::ifstream file(entry.path());

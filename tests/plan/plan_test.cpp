@@ -1,0 +1,192 @@
+#include "steppe/plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "steppe/base/error.h"
+#include "steppe/plan/search.h"
+#include "steppe/plan/time_model.h"
+#include "tests/plan/planned_run.h"
+
+namespace steppe::testing {
+namespace {
+
+using plan::PlanOptions;
+
+// A model of a few hundred million parameters on devices of a size of their own.
+PlannedRun medium(int world_size, std::vector<std::string> more = {}) {
+  PlannedRun run{"",
+                 world_size,
+                 {"model.hidden_size=1024", "model.num_attention_heads=16", "model.head_dim=64",
+                  "model.num_key_value_heads=8", "model.vocab_size=32000", "model.num_hidden_layers=6",
+                  "model.moe_intermediate_size=512", "model.compute_dtype=bfloat16",
+                  "training.seq_length=4096", "training.global_batch_size=8", "hardware.preset=H200"}};
+  run.overrides.insert(run.overrides.end(), more.begin(), more.end());
+  return run;
+}
+
+std::string with_memory(int64_t mebibytes) {
+  return "hardware.device_memory=\"" + std::to_string(2048 + mebibytes) + "MiB\"";  // 2 GiB are reserved
+}
+
+TEST(Plan, SaysByHowMuchItFits) {
+  const auto run = small_recipe(medium(8));
+  const auto made = plan::make_plan(run, {.world_size = 8});
+  EXPECT_TRUE(made.fits);
+  EXPECT_TRUE(made.verdict.starts_with("fits: ")) << made.verdict;
+  EXPECT_GT(made.rank.device.bytes, int64_t{100} << 20);
+  EXPECT_EQ(made.device_bytes, made.rank.device.bytes + made.reserved_bytes);
+  EXPECT_GE(made.budget.expected(), made.rank.device.bytes);
+  EXPECT_GT(made.step_seconds, 0);
+}
+
+TEST(Plan, NamesWhatMakesThePeakAndWhatToChange) {
+  // Full logits are most of it.
+  const auto run = small_recipe(medium(8, {with_memory(300), "loss.kind=full", "training.seq_length=16384"}));
+  const auto made = plan::make_plan(run, {.world_size = 8});
+  EXPECT_FALSE(made.fits);
+  EXPECT_NE(made.verdict.find("vocab"), std::string::npos) << made.verdict;
+  EXPECT_NE(made.verdict.find("loss.kind = \"tiled\""), std::string::npos) << made.verdict;
+  EXPECT_NE(made.verdict.find("vocabulary loss"), std::string::npos) << made.verdict;
+}
+
+TEST(Plan, HoldsHostMemoryAgainstTheNode) {
+  auto planned = medium(8, {"optimizer.placement=stream", "hardware.host_memory=\"100MiB\""});
+  const auto made = plan::make_plan(small_recipe(planned), {.world_size = 8});
+  EXPECT_FALSE(made.fits);
+  EXPECT_NE(made.verdict.find("host memory"), std::string::npos) << made.verdict;
+  EXPECT_GT(made.host_bytes_per_node, int64_t{100} << 20);
+}
+
+TEST(Plan, HostBudgetIsTheDryRuns) {
+  for (const char* placement : {"cpu", "stream"}) {
+    for (const char* gradients : {"device", "host"}) {
+      const auto run = small_recipe(
+          medium(4, {std::string("optimizer.placement=") + placement,
+                     std::string("optimizer.gradients=") + gradients, "optimizer.bucket_params=1000000"}));
+      const auto made = plan::make_plan(run, {.world_size = 4});
+      EXPECT_GE(made.budget.host.expected(), made.rank.host.bytes);
+      EXPECT_LE(made.budget.host.expected(), made.rank.host.bytes * 11 / 10);
+    }
+  }
+}
+
+TEST(Plan, CountsTheSnapshotThatACheckpointsBudgetHolds) {
+  const auto plain = plan::make_plan(small_recipe(medium(4)), {.world_size = 4});
+  const auto roomy =
+      plan::make_plan(small_recipe(medium(4, {"checkpoint.host_budget=\"100GiB\""})), {.world_size = 4});
+  const auto tight =
+      plan::make_plan(small_recipe(medium(4, {"checkpoint.host_budget=\"1MiB\""})), {.world_size = 4});
+  const auto state = plain.rank.persistent[static_cast<int>(memory::Category::kOptimizer)];
+  EXPECT_EQ(plain.host_bytes_per_node, 0);
+  EXPECT_GE(roomy.host_bytes_per_node, 4 * state);
+  EXPECT_LE(roomy.host_bytes_per_node, 4 * state * 101 / 100);
+  EXPECT_EQ(tight.host_bytes_per_node, 0);
+}
+
+TEST(Plan, JsonHasTheFiguresOfTheText) {
+  const auto run = small_recipe(medium(2, {"parallelism.expert_parallel_degree=2"}));
+  const auto made = plan::make_plan(run, {.world_size = 2, .record_timeline = true});
+  const auto json = nlohmann::json::parse(plan::plan_json(run, made));
+  EXPECT_EQ(json["fits"], made.fits);
+  EXPECT_EQ(json["peak_bytes"], made.rank.device.bytes);
+  EXPECT_EQ(json["expected_bytes"], made.budget.expected());
+  EXPECT_EQ(json["guaranteed_bytes"], made.budget.guaranteed());
+  EXPECT_EQ(json["host_bytes"], made.host_bytes_per_node);
+  int64_t sum = 0;
+  for (const auto& [category, bytes] : json["by_category"].items()) sum += bytes.get<int64_t>();
+  EXPECT_EQ(sum, made.rank.device.bytes);
+  EXPECT_GT(json["terms"].size(), 3u);
+  EXPECT_NE(plan::plan_text(run, made).find(made.rank.device.mark), std::string::npos);
+
+  // The timeline, followed from its start, has the peak.
+  const auto timeline = nlohmann::json::parse(made.rank.timeline);
+  int64_t peak = 0;
+  for (const auto& event : timeline["events"]) {
+    if (event[2] == 0) peak = std::max(peak, event[3].get<int64_t>());
+  }
+  EXPECT_EQ(peak, made.rank.device.bytes);
+}
+
+TEST(Plan, RefusesWhatCannotBe) {
+  const auto run = small_recipe(medium(3, {"parallelism.expert_parallel_degree=2"}));
+  EXPECT_THROW(plan::make_plan(run, {.world_size = 3}), ValueError);
+  EXPECT_THROW(plan::make_plan(small_recipe(medium(2)), {.world_size = 2, .rank = 2}), ValueError);
+  EXPECT_THROW(plan::make_plan(small_recipe(medium(1, {"plan.routing_profile=50-4"})), {}), ValueError);
+}
+
+TEST(Search, LongestContextFitsAndALongerOneDoesNot) {
+  const auto run = small_recipe(
+      medium(4, {"parallelism.ulysses_degree=4", "parallelism.expert_parallel_degree=4", with_memory(2000)}));
+  const auto found = plan::longest_context(run, {.world_size = 4}, 1024);
+  EXPECT_TRUE(found.plan.fits);
+  const int64_t length = found.run.training.seq_length;
+  EXPECT_GE(length, 4096);
+  EXPECT_EQ(found.changes.front(), "training.seq_length = " + std::to_string(length));
+  auto longer = found.run;
+  longer.training.seq_length += length / 64 + 1024;
+  EXPECT_FALSE(plan::make_plan(longer, {.world_size = 4}).fits);
+}
+
+TEST(Search, LargestBatchGrowsWithMemory) {
+  int64_t before = 0;
+  for (const int64_t memory : {1500, 3000}) {
+    const auto run = small_recipe(medium(4, {"parallelism.expert_parallel_degree=4", with_memory(memory)}));
+    const auto found = plan::largest_batch(run, {.world_size = 4});
+    EXPECT_TRUE(found.plan.fits);
+    EXPECT_EQ(found.plan.rank.num_micro_batches, 1);
+    EXPECT_GT(found.run.training.micro_batch_size, before);
+    before = found.run.training.micro_batch_size;
+  }
+}
+
+TEST(Search, SaysWhyNothingFits) {
+  const auto run = small_recipe(medium(4, {with_memory(10), "hardware.host_memory=\"1GiB\""}));
+  try {
+    plan::tune(run, {.world_size = 4});
+    FAIL() << "nothing fits into 10 MiB";
+  } catch (const ValueError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("no layout of 4 ranks fits"), std::string::npos) << text;
+    EXPECT_NE(text.find(" = "), std::string::npos) << text;  // a term and its formula
+  }
+  EXPECT_THROW(plan::longest_context(run, {.world_size = 4}), ValueError);
+}
+
+TEST(Tune, TurnsOperatorsOnOnlyWhereThereIsNoRoom) {
+  const auto roomy = plan::tune(small_recipe(medium(8)), {.world_size = 8});
+  EXPECT_TRUE(roomy.plan.fits);
+  EXPECT_EQ(roomy.run.optimizer.placement, "resident");
+  EXPECT_EQ(roomy.run.offload.activations, "none");
+  const int64_t peak = roomy.plan.rank.device.bytes >> 20;
+  const auto tight = plan::tune(small_recipe(medium(8, {with_memory(peak * 85 / 100)})), {.world_size = 8});
+  EXPECT_TRUE(tight.plan.fits);
+  const bool saves = tight.run.optimizer.placement != "resident" || tight.run.offload.activations != "none" ||
+                     tight.run.activation_checkpoint.mode != roomy.run.activation_checkpoint.mode ||
+                     tight.run.parallelism != roomy.run.parallelism;
+  EXPECT_TRUE(saves);
+  EXPECT_GE(tight.plan.step_seconds, roomy.plan.step_seconds);
+}
+
+TEST(Tune, IsNoSlowerThanTheWidestLayout) {
+  const auto run =
+      small_recipe(medium(8, {"parallelism.ulysses_degree=8", "parallelism.expert_parallel_degree=8",
+                              "parallelism.vocab_parallel_degree=8", "dispatch.kind=pipelined_llep"}));
+  const auto widest = plan::make_plan(run, {.world_size = 8});
+  const auto tuned = plan::tune(run, {.world_size = 8});
+  EXPECT_TRUE(tuned.plan.fits);
+  EXPECT_LE(tuned.plan.step_seconds, widest.step_seconds);
+}
+
+TEST(TimeModel, ExchangesWithinANodeAreQuicker) {
+  Counters counters;
+  counters.wire_bytes[WirePurpose::kDispatch] = 1'000'000'000;
+  const auto hardware = plan::hardware_presets()[1];
+  const auto near = plan::step_time(counters, {16, 1, 8, 1}, hardware);
+  const auto far = plan::step_time(counters, {16, 1, 16, 1}, hardware);
+  EXPECT_DOUBLE_EQ(far.total() / near.total(), hardware.node_bytes_per_s / hardware.wire_bytes_per_s);
+}
+
+}  // namespace
+}  // namespace steppe::testing
