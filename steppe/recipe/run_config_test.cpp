@@ -342,49 +342,6 @@ TEST(RunConfig, KeysThatContradictEachOther) {
                              {"data.train[0].weight = 0.0 (recipes/least.toml:8) must be above 0"});
 }
 
-TEST(RunConfig, RopeScalingTakesTheKeysOfItsType) {
-  const auto with = [](const std::string& lines) { return config_of(std::string(kLeast) + lines); };
-  const auto refused = [&](const std::string& lines, std::initializer_list<std::string> parts) {
-    expect_message<ValueError>([&] { with(lines); }, parts);
-  };
-  const RopeScaling llama3 = *with(R"([model.rope_scaling]
-rope_type = "llama3"
-factor = 8
-low_freq_factor = 1
-high_freq_factor = 4
-original_max_position_embeddings = 8192
-)")
-                                  .model.rope_scaling;
-  EXPECT_EQ(llama3.high_freq_factor, 4.0);
-  EXPECT_EQ(llama3.original_max_position_embeddings, 8192);
-  EXPECT_EQ(with("[model.rope_scaling]\nrope_type = \"default\"\n").model.rope_scaling->factor, std::nullopt);
-
-  // The newer name of the same table, with rope_theta inside; the resolved recipe keeps it.
-  const std::string parameters =
-      "[model.rope_parameters]\nrope_type = \"linear\"\nfactor = 2\nrope_theta = 5e5\n";
-  const RunConfig newer = with(parameters);
-  EXPECT_EQ(newer.model.rope_theta, 5e5);
-  EXPECT_EQ(newer.model.rope_scaling->factor, 2.0);
-  Recipe recipe = Recipe::parse(kLeast + parameters, "recipes/least.toml");
-  read_run_config(recipe);
-  EXPECT_EQ(config_of(recipe.resolved_toml()), newer);
-
-  refused(parameters + "[model]\nrope_theta = 1e4\n", {"model.rope_parameters.rope_theta", "keep one"});
-  refused(parameters + "[model.rope_scaling]\nrope_type = \"default\"\n",
-          {"model.rope_scaling (recipes/least.toml:10)", "model.rope_parameters (recipes/least.toml:6)"});
-  refused("[model.rope_scaling]\nfactor = 2\n",
-          {"`model.rope_scaling.rope_type` (recipes/least.toml) is required"});
-  refused("[model.rope_scaling]\nrope_type = \"linear\"\n", {"`model.rope_scaling.factor`", "is required"});
-  refused("[model.rope_scaling]\nrope_type = \"linear\"\nfactor = 0.5\n", {"factor = 0.5", "at least 1"});
-  refused("[model.rope_scaling]\nrope_type = \"linear\"\nfactor = 2\nbeta_fast = 32\n",
-          {"model.rope_scaling.beta_fast (recipes/least.toml:9) belongs to rope_type = \"yarn\""});
-  refused("[model.rope_scaling]\nrope_type = \"yarn\"\nfactor = 2\nlow_freq_factor = 1\n",
-          {"low_freq_factor (recipes/least.toml:9) belongs to rope_type = \"llama3\""});
-  refused(
-      "[model.rope_scaling]\nrope_type = \"llama3\"\nfactor = 2\nlow_freq_factor = 4\nhigh_freq_factor = 1\n",
-      {"high_freq_factor = 1.0", "must be above low_freq_factor = 4"});
-}
-
 TEST(RunConfig, DecayFillsWhatWarmUpLeaves) {
   const auto scheduler = [](const std::vector<std::string>& overrides) {
     return config_of(kLeast, overrides).lr_scheduler;
@@ -401,13 +358,9 @@ TEST(RunConfig, DecayFillsWhatWarmUpLeaves) {
 TEST(RunConfig, PlannedKeysAreNotReadAndAliasesLeadSomewhere) {
   Recipe recipe = Recipe::parse(kEverything, "run.toml");
   read_run_config(recipe);
-  std::set<std::string> known{"model.path",
-                              "data.train",
-                              "data.train[].path",
-                              "data.train[].type",
-                              "data.train[].name",
-                              "validation.set[].path",
-                              "training.gradient_accumulation_steps"};
+  std::set<std::string> known{"model.path",        "data.train",        "data.train[].path",
+                              "data.train[].type", "data.train[].name", "validation.set[].path"};
+  known.insert("training.gradient_accumulation_steps");
   const Document document = Document::parse(recipe.resolved_toml(), "resolved");
   for (const Entry& entry : document.entries()) known.insert(entry.key);
   for (const std::string_view planned : planned_keys()) {
