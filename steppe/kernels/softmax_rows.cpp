@@ -48,6 +48,17 @@ LogitStrip strip_of(const at::Tensor& logits, const at::Tensor& targets, int64_t
   return strip;
 }
 
+LogitStrip gradient_strip(const at::Tensor& stats, const at::Tensor& logits, const at::Tensor& targets,
+                          const at::Tensor& row_weight, int64_t first_column, const LossShape& shape,
+                          std::string_view place) {
+  LogitStrip strip = strip_of(logits, targets, first_column, place);
+  strip.softcap = static_cast<float>(shape.softcap);
+  strip.z_loss_coeff = static_cast<float>(shape.z_loss_coeff);
+  check_stats(stats, strip.rows, logits, place, "stats");
+  check_vector(row_weight, strip.rows, at::kFloat, logits, place, "row_weight");
+  return strip;
+}
+
 }  // namespace
 
 void soft_cap(const at::Tensor& logits_Rv, double cap) {
@@ -116,18 +127,31 @@ void add_loss(const at::Tensor& loss_1, const at::Tensor& row_loss_R, const at::
 
 void logits_to_gradient(const at::Tensor& logits_Rv, const at::Tensor& stats_R3, const at::Tensor& targets_R,
                         const at::Tensor& row_weight_R, int64_t first_column, const LossShape& shape) {
-  const char* place = "logits_to_gradient";
-  LogitStrip strip = strip_of(logits_Rv, targets_R, first_column, place);
-  strip.softcap = static_cast<float>(shape.softcap);
-  strip.z_loss_coeff = static_cast<float>(shape.z_loss_coeff);
-  check_stats(stats_R3, strip.rows, logits_Rv, place, "stats");
-  check_vector(row_weight_R, strip.rows, at::kFloat, logits_Rv, place, "row_weight");
+  const LogitStrip strip =
+      gradient_strip(stats_R3, logits_Rv, targets_R, row_weight_R, first_column, shape, "logits_to_gradient");
   if (logits_Rv.is_meta() || strip.rows == 0 || strip.columns == 0) return;
   const float* stats = stats_R3.const_data_ptr<float>();
   const float* row_weight = row_weight_R.const_data_ptr<float>();
   if (logits_Rv.is_cuda())
     return cuda::logits_to_gradient(strip, stats, row_weight, current_cuda_stream(logits_Rv));
   cpu::logits_to_gradient(strip, stats, row_weight);
+}
+
+void statistics_and_gradient(const at::Tensor& stats_R3, const at::Tensor& logits_Rv,
+                             const at::Tensor& targets_R, const at::Tensor& row_weight_R,
+                             int64_t first_column, const LossShape& shape) {
+  const LogitStrip strip = gradient_strip(stats_R3, logits_Rv, targets_R, row_weight_R, first_column, shape,
+                                          "statistics_and_gradient");
+  if (logits_Rv.is_meta() || strip.rows == 0) return;
+  float* stats = stats_R3.mutable_data_ptr<float>();
+  const float* row_weight = row_weight_R.const_data_ptr<float>();
+  if (logits_Rv.is_cuda()) {
+    void* stream = current_cuda_stream(logits_Rv);
+    cuda::logit_statistics(stats, strip, stream);
+    if (strip.columns > 0) cuda::logits_to_gradient(strip, stats, row_weight, stream);
+    return;
+  }
+  cpu::statistics_and_gradient(stats, strip, row_weight);
 }
 
 }  // namespace steppe::kernels

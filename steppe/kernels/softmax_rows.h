@@ -39,4 +39,10 @@ void add_loss(const at::Tensor& loss_1, const at::Tensor& row_loss_R, const at::
 void logits_to_gradient(const at::Tensor& logits_Rv, const at::Tensor& stats_R3, const at::Tensor& targets_R,
                         const at::Tensor& row_weight_R, int64_t first_column, const LossShape& shape = {});
 
+// logit_statistics, then logits_to_gradient, row by row while a row is in the cache: for strips that have all
+// columns, whose statistics are final. The same bits.
+void statistics_and_gradient(const at::Tensor& stats_R3, const at::Tensor& logits_Rv,
+                             const at::Tensor& targets_R, const at::Tensor& row_weight_R,
+                             int64_t first_column, const LossShape& shape = {});
+
 }  // namespace steppe::kernels

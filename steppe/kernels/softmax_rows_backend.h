@@ -32,6 +32,7 @@ void logit_statistics(float* stats, const LogitStrip& strip);
 void merge_statistics(float* merged, const float* parts, int64_t num_parts, int64_t rows);
 void add_loss(const LossRows& args);
 void logits_to_gradient(const LogitStrip& strip, const float* stats, const float* row_weight);
+void statistics_and_gradient(float* stats, const LogitStrip& strip, const float* row_weight);
 }  // namespace cpu
 
 namespace cuda {

@@ -54,7 +54,8 @@ MaximumAndSum row_statistics(const T* y, int64_t columns) {
     const float base = finite_base(m);
     int64_t i = 0;
     for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-      // The next block arrives while this one is computed on: its maximum is found at memory's pace otherwise.
+      // The next block arrives while this one is computed on: its maximum is found at memory's pace
+      // otherwise.
       __builtin_prefetch(block + kBlock + i);
       __builtin_prefetch(block + kBlock + i + kLanes);
       z0 += exp(load(block + i) - base);
@@ -66,19 +67,16 @@ MaximumAndSum row_statistics(const T* y, int64_t columns) {
   return {m, sum(z0 + z1)};
 }
 
+// stats [3], of row r.
 template <class T>
-void statistics(float* stats, const LogitStrip& strip) {
-  parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const T* y = static_cast<const T*>(strip.logits) + r * strip.row_stride;
-      const MaximumAndSum s = row_statistics(y, strip.columns);
-      const int64_t column = strip.targets[r] - strip.first_column;
-      const bool here = strip.targets[r] >= 0 && column >= 0 && column < strip.columns;
-      stats[3 * r] = s.maximum;
-      stats[3 * r + 1] = s.sum;
-      stats[3 * r + 2] = here ? to_float(y[column]) : kMinusInfinity;
-    }
-  });
+void statistics(float* stats, const LogitStrip& strip, int64_t r) {
+  const T* y = static_cast<const T*>(strip.logits) + r * strip.row_stride;
+  const MaximumAndSum s = row_statistics(y, strip.columns);
+  const int64_t column = strip.targets[r] - strip.first_column;
+  const bool here = strip.targets[r] >= 0 && column >= 0 && column < strip.columns;
+  stats[0] = s.maximum;
+  stats[1] = s.sum;
+  stats[2] = here ? to_float(y[column]) : kMinusInfinity;
 }
 
 // y = factor · e^{y − base}
@@ -112,32 +110,38 @@ void cap(const LogitStrip& strip) {
   });
 }
 
+// Of row r, with its stats [3].
 template <class T>
-void gradient(const LogitStrip& strip, const float* stats, const float* row_weight) {
-  parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      T* y = static_cast<T*>(strip.logits) + r * strip.row_stride;
-      const float weight = row_weight[r];
-      if (strip.targets[r] < 0 || weight == 0) {
-        std::fill_n(y, strip.columns, T{});
-        continue;
-      }
-      const float base = finite_base(stats[3 * r]), z = stats[3 * r + 1];
-      const int64_t column = strip.targets[r] - strip.first_column;
-      const bool here = column >= 0 && column < strip.columns;
-      const float target_logit = here ? to_float(y[column]) : 0;
-      const float c = strip.z_loss_coeff;
-      const float share = c == 0 ? 1.f : 1.f + 2.f * c * (base + std::log(z));
-      float slope = 1;
-      if (strip.softcap > 0) {
-        const float t = target_logit / strip.softcap;
-        slope = 1.f - t * t;
-        scaled_exp_of_capped(y, strip.columns, base, weight * share / z, 1.f / strip.softcap);
-      } else {
-        scaled_exp(y, strip.columns, base, weight * share / z);
-      }
-      if (here) y[column] = from_float<T>(weight * (share * exp(target_logit - base) / z - 1.f) * slope);
-    }
+void gradient(const LogitStrip& strip, int64_t r, const float* stats, float weight) {
+  T* y = static_cast<T*>(strip.logits) + r * strip.row_stride;
+  if (strip.targets[r] < 0 || weight == 0) {
+    std::fill_n(y, strip.columns, T{});
+    return;
+  }
+  const float base = finite_base(stats[0]), z = stats[1];
+  const int64_t column = strip.targets[r] - strip.first_column;
+  const bool here = column >= 0 && column < strip.columns;
+  const float target_logit = here ? to_float(y[column]) : 0;
+  const float c = strip.z_loss_coeff;
+  const float share = c == 0 ? 1.f : 1.f + 2.f * c * (base + std::log(z));
+  float slope = 1;
+  if (strip.softcap > 0) {
+    const float t = target_logit / strip.softcap;
+    slope = 1.f - t * t;
+    scaled_exp_of_capped(y, strip.columns, base, weight * share / z, 1.f / strip.softcap);
+  } else {
+    scaled_exp(y, strip.columns, base, weight * share / z);
+  }
+  if (here) y[column] = from_float<T>(weight * (share * exp(target_logit - base) / z - 1.f) * slope);
+}
+
+// body(T{}, r) for every row of the strip, T the C++ type of its elements.
+template <class Body>
+void for_rows(const LogitStrip& strip, const Body& body) {
+  with_element(strip.element, [&](auto element) {
+    parallel_ranges(strip.rows, grain_of(strip.columns), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) body(element, r);
+    });
   });
 }
 
@@ -148,7 +152,7 @@ void soft_cap(const LogitStrip& strip) {
 }
 
 void logit_statistics(float* stats, const LogitStrip& strip) {
-  strip.element == Element::kFloat32 ? statistics<float>(stats, strip) : statistics<Bfloat16>(stats, strip);
+  for_rows(strip, [&](auto element, int64_t r) { statistics<decltype(element)>(stats + 3 * r, strip, r); });
 }
 
 void merge_statistics(float* merged, const float* parts, int64_t num_parts, int64_t rows) {
@@ -197,8 +201,16 @@ void add_loss(const LossRows& args) {
 }
 
 void logits_to_gradient(const LogitStrip& strip, const float* stats, const float* row_weight) {
-  strip.element == Element::kFloat32 ? gradient<float>(strip, stats, row_weight)
-                                     : gradient<Bfloat16>(strip, stats, row_weight);
+  for_rows(strip, [&](auto element, int64_t r) {
+    gradient<decltype(element)>(strip, r, stats + 3 * r, row_weight[r]);
+  });
+}
+
+void statistics_and_gradient(float* stats, const LogitStrip& strip, const float* row_weight) {
+  for_rows(strip, [&](auto element, int64_t r) {
+    statistics<decltype(element)>(stats + 3 * r, strip, r);
+    gradient<decltype(element)>(strip, r, stats + 3 * r, row_weight[r]);
+  });
 }
 
 }  // namespace steppe::kernels::cpu

@@ -84,6 +84,10 @@ TEST_F(SoftmaxRowsDevice, Gradient) {
       stats.select(1, 1).clamp_min_(1);
       expect_device_agrees({logits, stats, s.targets, s.row_weight}, device_bound(dtype),
                            [&](const Tensors& t) { logits_to_gradient(t[0], t[1], t[2], t[3], 100, shape); });
+      if (logits.size(0) > 1) logits[1].zero_();
+      expect_device_agrees(
+          {logits, stats, s.targets, s.row_weight}, device_bound(dtype),
+          [&](const Tensors& t) { statistics_and_gradient(t[1], t[0], t[2], t[3], 100, shape); });
     });
   }
 }

@@ -136,6 +136,23 @@ TEST(SoftmaxRows, LossAndGradientMatchAutograd) {
   expect_cross_entropy(7, {0, 120, 300}, at::kBFloat16, 4.0);
 }
 
+TEST(SoftmaxRows, StatisticsAndGradientAtOnceAreTheSameBits) {
+  at::manual_seed(3);
+  const LossShape shape{8, 1e-2};
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const auto& [rows, columns] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 5}, {4, 0}, {1, 1}, {40, 2600}}) {
+      const auto logits = (at::randn({rows, columns}) * 3).clamp(-8, 8).to(dtype), twin = logits.clone();
+      const auto targets = at::randint(-5, columns + 9, {rows}, at::kInt), weight = at::rand({rows});
+      const auto stats = at::empty({rows, 3}), twin_stats = at::empty({rows, 3});
+      statistics_and_gradient(stats, logits, targets, weight, 4, shape);
+      logit_statistics(twin_stats, twin, targets, 4);
+      logits_to_gradient(twin, twin_stats, targets, weight, 4, shape);
+      EXPECT_TRUE(at::equal(stats, twin_stats));
+      EXPECT_TRUE(at::equal(logits, twin));
+    }
+}
+
 TEST(SoftmaxRows, LossOfManyRowsInAnyNumberOfThreads) {
   const int64_t rows = 70000;  // more than one group of blocks
   at::manual_seed(1);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -109,6 +110,23 @@ TEST(Lanes, PartialLoadsAndStores) {
   std::vector<float> out(5, -1.f);
   store_first(out.data(), broadcast(7.f), 3);
   EXPECT_EQ(out, (std::vector<float>{7, 7, 7, -1, -1}));
+}
+
+struct FourSizes {
+  int64_t sizes[4];
+};
+__attribute__((noinline)) int64_t product_of(const FourSizes& of) {
+  int64_t product = 1;
+  for (const int64_t size : of.sizes) product *= size;
+  return product;
+}
+
+// g++ 12's widest moves of AVX-512 copy {2, 2, 2, 0} as {2, 2, 2, 2}: CMakeLists.txt asks for narrower ones.
+TEST(Compiler, CopiesConstantArraysAsTheyAre) {
+  const FourSizes constant = {{2, 2, 2, 0}};
+  FourSizes copy;
+  std::memcpy(&copy, &constant, sizeof copy);
+  EXPECT_EQ(product_of(copy), 0);
 }
 
 }  // namespace

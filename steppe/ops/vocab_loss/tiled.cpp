@@ -151,10 +151,16 @@ class TiledLoss {
     return tile;
   }
 
+  // Over all columns. Where this rank has all of them, the strip becomes its gradient on the way.
   at::Tensor statistics(const Tile& tile, const at::Tensor& strip) const {
     const int64_t rows = tile.rows.total, degree = call_.group.size();
     const auto parts = stats_parts_.narrow(0, 0, degree * rows * 3).view({degree, rows, 3});
     const auto own = parts.select(0, rank());
+    if (alone() && call_.wants_gradient()) {
+      kernels::statistics_and_gradient(own, strip, tile.targets, tile.row_weight, call_.in.first_column,
+                                       call_.loss_shape);
+      return own;
+    }
     kernels::logit_statistics(own, strip, tile.targets, call_.in.first_column);
     if (alone()) return own;
     comm::all_gather(call_.group, parts.view({degree * rows, 3}), own).wait();
@@ -181,7 +187,7 @@ class TiledLoss {
 
   void propagate(const Tile& tile, const at::Tensor& strip, const at::Tensor& stats) {
     const auto& context = call_.context;
-    call_.to_gradient(strip, stats, tile.targets, tile.row_weight, call_.in.first_column);
+    if (!alone()) call_.to_gradient(strip, stats, tile.targets, tile.row_weight, call_.in.first_column);
     product_accumulate(context, FlopKind::kVocab, call_.out.grad_weight_vH, strip.t(), tile.x);
     finish_dx();
     dx_rows_ = tile.rows;

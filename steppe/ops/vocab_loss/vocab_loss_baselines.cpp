@@ -90,11 +90,14 @@ void full_loss(const VocabLossCall& call) {
   const auto logits = context.empty({rows, in.vocab_size});
   const auto stats = context.empty({rows, 3}, at::kFloat);
   call.project(logits, in.x_NH, weight);
-  kernels::logit_statistics(stats, logits, in.targets_N, 0);
+  if (call.wants_gradient()) {
+    kernels::statistics_and_gradient(stats, logits, in.targets_N, in.row_weight_N, 0, shape);
+  } else {
+    kernels::logit_statistics(stats, logits, in.targets_N, 0);
+  }
   call.add_loss(out.row_loss_N, stats, in.targets_N);
-  if (!out.dx_NH.defined()) return;
+  if (!call.wants_gradient()) return;
 
-  call.to_gradient(logits, stats, in.targets_N, in.row_weight_N, 0);
   product(context, FlopKind::kVocab, out.dx_NH, logits, weight);
   const bool whole = group.size() == 1;
   const auto grad = whole ? out.grad_weight_vH : context.empty({in.vocab_size, hidden}, at::kFloat);
