@@ -4,13 +4,13 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/vocab_bench.h"
 #include "steppe/base/bytes.h"
@@ -35,9 +35,6 @@ std::string peers_python() {
 }
 
 std::string json_line(const VocabBenchRow& row) {
-  const auto known = [](std::optional<double> value) {
-    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
-  };
   nlohmann::ordered_json line;
   line["kind"] = row.kind;
   line["vocab_bytes"] = row.vocab_bytes;
@@ -61,22 +58,13 @@ std::string table_line(const VocabBenchRow& row) {
 }
 
 int bench(Arguments arguments) {
-  arguments.bench.dtype = arguments.dtype == "bf16" ? c10::kBFloat16 : c10::kFloat;
-  try {
+  return run_bench([&] {
+    arguments.bench.dtype = dtype_of(arguments.dtype);
     if (arguments.peers) arguments.bench.peers_python = peers_python();
-    const auto rows = bench_vocab(arguments.bench);
-    if (!arguments.json) {
-      std::printf("%s\n", fmt::format(kTableLine, "kind", "vocab", "peak", "wire", "products",
-                                      "three products", "time")
-                              .c_str());
-    }
-    for (const auto& row : rows)
-      std::printf("%s\n", (arguments.json ? json_line(row) : table_line(row)).c_str());
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+    const auto header =
+        fmt::format(kTableLine, "kind", "vocab", "peak", "wire", "products", "three products", "time");
+    print_rows(bench_vocab(arguments.bench), arguments.json, header, table_line, json_line);
+  });
 }
 
 }  // namespace
@@ -86,31 +74,21 @@ void add_bench_vocab_command(CLI::App& bench_command, int& status) {
   auto* command = bench_command.add_subcommand(
       "vocab", "every kind of the vocabulary loss on the same input, checked against full logits");
   auto& options = arguments->bench;
-  command->add_option("--tokens", options.tokens, "rows of each rank")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--hidden", options.hidden, "hidden width")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--vocab", options.vocab, "vocabulary entries")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_positive(*command, "--tokens", options.tokens, "rows of each rank");
+  add_positive(*command, "--hidden", options.hidden, "hidden width");
+  add_positive(*command, "--vocab", options.vocab, "vocabulary entries");
   command
       ->add_option("--degree", options.degree,
                    "ranks that share the vocabulary, as threads; with 1, "
                    "OMP_NUM_THREADS says how many threads compute")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command->add_option("--dtype", arguments->dtype, "working precision")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  add_dtype(*command, arguments->dtype);
   command->add_option("--kind", options.kinds, "only these; repeat for several")
       ->check(CLI::IsMember(vocab_bench_kinds()));
   command->add_option("--tile-tokens", options.tile_tokens, "rows of a rank in a tile (default: derived)")
       ->check(CLI::PositiveNumber);
-  command->add_option("--samples", options.samples, "timed runs of each kind")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_positive(*command, "--samples", options.samples, "timed runs of each kind");
   auto* dry =
       command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
   command
