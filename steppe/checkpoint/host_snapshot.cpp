@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -63,12 +64,18 @@ std::vector<UnitState> HostSnapshot::take(const std::vector<UnitState>& units) {
 }
 
 int64_t automatic_host_budget() {
+  int64_t available = 0;
   std::ifstream stream("/proc/meminfo");
   for (std::string line; std::getline(stream, line);) {
     constexpr std::string_view kKey = "MemAvailable:";
-    if (line.starts_with(kKey)) return std::stoll(line.substr(kKey.size())) * 1024 / 2;
+    if (line.starts_with(kKey)) available = std::stoll(line.substr(kKey.size())) * 1024;
   }
-  return 0;
+  // A container's own limit, where there is one: the file says "max" otherwise.
+  int64_t limit = 0, used = 0;
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
+  if (limit_file >> limit && used_file >> used)
+    available = std::min(available, std::max<int64_t>(0, limit - used));
+  return available / 2;
 }
 
 }  // namespace steppe::checkpoint

@@ -88,8 +88,10 @@ int Checkpointing::after_step(int64_t step, int64_t tokens, bool last) {
   const bool due = first || ends || on_interval || all[1] != 0;
   if (due && saved_step_ != step) {
     finish_save(step);
+    const auto begin = Clock::now();
     begin_save(step, tokens);
     if (first || ends || !snapshot_) finish_save(step);
+    stall_s_ += seconds_since(begin);
   } else if (ends) {
     finish_save(step);
   }
@@ -103,16 +105,27 @@ void Checkpointing::begin_save(int64_t step, int64_t tokens) {
   run_.saved.tokens = tokens;
   failure_.clear();
   id_ = fmt::format("{}-{}", nonce_, ++attempt_);
-  run_.settle_state();
-  auto units = checkpoint::rank_states(run_.weights, run_.process.rank);
-  if (snapshot_) units = snapshot_->take(units);
   phase_ = Phase::kWriting;
-  task_.start([this, folder = checkpoint::partial_path(run_.config.checkpoint.folder, step), id = id_,
-               units = std::move(units)] {
+  auto copied = std::make_shared<std::promise<void>>();
+  copied_ = copied->get_future();
+  task_.start([this, copied, state = run_.state_events(), id = id_,
+               folder = checkpoint::partial_path(run_.config.checkpoint.folder, step)] {
     const auto begin = Clock::now();
+    auto units = checkpoint::rank_states(run_.weights, run_.process.rank);
+    for (const auto& event : state) event.wait();
+    if (snapshot_) units = snapshot_->take(units);
+    copied->set_value();  // a promise that fails before wakes who waits as well
     write_shard(folder, id, run_.process.rank, units);
     write_s_ = seconds_since(begin);
   });
+}
+
+void Checkpointing::before_update() {
+  if (!copied_.valid()) return;
+  const auto begin = Clock::now();
+  copied_.wait();
+  copied_ = {};
+  stall_s_ += seconds_since(begin);
 }
 
 void Checkpointing::publish(const std::string& partial, const std::string& id,
@@ -169,7 +182,8 @@ void Checkpointing::advance(std::span<const int64_t> statuses) {
     task_.reset();
     phase_ = Phase::kNone;
     published_ = checkpoint::checkpoint_path(run_.config.checkpoint.folder, run_.saved.step);
-    run_.log.info("saved step {} in {}", run_.saved.step, published_);
+    run_.log.info("saved step {} in {}: {} in {:.2f} s", run_.saved.step, published_,
+                  format_bytes(state_bytes_), write_s_ + publish_s_);
   }
 }
 

@@ -6,14 +6,18 @@
 // the previous checkpoint untouched; but after the first step, and where the run ends, it is an error.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "steppe/base/log.h"
+#include "steppe/base/stream.h"
 #include "steppe/checkpoint/background_task.h"
 #include "steppe/checkpoint/host_snapshot.h"
 #include "steppe/checkpoint/native_manifest.h"
@@ -32,8 +36,8 @@ class Checkpointing {
     const Log& log;
     model::ModelWeights& weights;
     comm::Communicator& control;
-    checkpoint::SavedRun saved;                       // step and tokens are filled in at each save
-    std::function<void()> settle_state = [] {};       // what rank_states() finds is the last update's
+    checkpoint::SavedRun saved;                          // step and tokens are filled in at each save
+    std::function<std::array<Event, 2>()> state_events;  // see Step
     std::function<void()> before_publishing = [] {};  // on rank 0, from another thread: metrics to the disk
   };
 
@@ -46,6 +50,12 @@ class Checkpointing {
   // touched RUN/save, and when a signal asks the run to stop. Returns that signal, or 0; nothing is under way
   // then, nor after the last step. RuntimeFailure as said above.
   int after_step(int64_t step, int64_t tokens, bool last);
+
+  // By the training thread, before weights or optimizer state change: waits until the copy for the writer is
+  // taken, which runs beside the computation of gradients.
+  void before_update();
+  // How long saves kept the training thread waiting since the last call.
+  double take_stall_seconds() { return std::exchange(stall_s_, 0); }
 
   // For LastSave, on another thread, while the training thread is kept out: this rank's shard of the state as
   // it is, in a folder of its own; and on rank 0, once all have written theirs, the checkpoint. Not
@@ -74,6 +84,8 @@ class Checkpointing {
   int64_t attempt_ = 0;
   int64_t state_bytes_ = 0;
   std::unique_ptr<checkpoint::HostSnapshot> snapshot_;  // none: training waits for the disk
+  std::future<void> copied_;
+  double stall_s_ = 0;
   Phase phase_ = Phase::kNone;
   int64_t saved_step_;     // the last that was saved, or is being saved
   std::string failure_;    // of the last save

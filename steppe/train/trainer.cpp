@@ -85,10 +85,7 @@ struct Trainer::State : RankShape {
         start(resume(run, saved, *rank.groups.control, rank.weights, log)),
         reporter(run, log, process.rank == 0, process.color, start.step),
         checkpointing({run, process, log, rank.weights, *rank.groups.control, saved,
-                       [this] {
-                         for (const auto& event : rank.step.state_events()) event.wait();
-                       },
-                       [this] { reporter.sync(); }},
+                       [this] { return rank.step.state_events(); }, [this] { reporter.sync(); }},
                       start.step),
         last_save(run, process, log, checkpointing, start.step, start.tokens) {
     rank.step.on_phase([this] { process.progress(current_step, current_work); });
@@ -140,6 +137,7 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
     const LastSave::Computing computing(last_save);
     return rank.step.accumulate(batch);
   }();
+  checkpointing.before_update();
   rank.step.update(result, lr, number);
   timelines.end(number);
   if (!result.applied) log.warning("step {} skipped: not finite, first seen in {}", number, result.nonfinite);
@@ -158,6 +156,8 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   m.tflops = m.tokens_per_s * model.flops_per_token(run.training.seq_length) / 1e12;
   m.time_left_s = seconds_since(begin) / static_cast<double>(number - start.step) *
                   static_cast<double>(run.training.steps - number);
+  if (const double stall = checkpointing.take_stall_seconds(); stall > 0)
+    m.operator_figures["checkpoint/stall_s"] = stall;
   metrics::ExpertLoad load;
   for (const auto& layer : result.expert_load) {
     if (!layer.empty()) load.push_back(layer);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -81,20 +82,23 @@ train::Outcome train_run(
     const std::function<void(int64_t step)>& at_step = [](int64_t) {}) {
   train::Outcome outcome;
   std::atomic<int64_t> finished{-1};
-  comm::run_ranks(world_size, [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
-    train::Process process{
-        .rank = rank, .world_size = world_size, .local_world_size = world_size, .store = store};
-    process.finished_step = [&, rank](int64_t step) {
-      if (rank != 0) return;
-      finished = step;
-      at_step(step);
-    };
-    process.stop_signal = [&] { return finished == stop_after && stop_after > 0 ? SIGTERM : 0; };
-    const auto log = Log::silent();
-    train::Trainer trainer(run, process, log);
-    const auto own = trainer.run();
-    if (rank == 0) outcome = own;
-  });
+  comm::run_ranks(
+      world_size,
+      [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
+        train::Process process{
+            .rank = rank, .world_size = world_size, .local_world_size = world_size, .store = store};
+        process.finished_step = [&, rank](int64_t step) {
+          if (rank != 0) return;
+          finished = step;
+          at_step(step);
+        };
+        process.stop_signal = [&] { return finished == stop_after && stop_after > 0 ? SIGTERM : 0; };
+        const auto log = Log::silent();
+        train::Trainer trainer(run, process, log);
+        const auto own = trainer.run();
+        if (rank == 0) outcome = own;
+      },
+      std::chrono::minutes(15));  // a busy machine takes its time
   return outcome;
 }
 
@@ -226,6 +230,20 @@ TEST(Checkpointing, SavesAfterTheFirstStepOnTheIntervalAndAtTheEnd) {
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{1, 4, 6}));
   EXPECT_EQ(train_run(run, 1).step, 6);  // nothing is left to do
   EXPECT_EQ(metrics_of(run).size(), 6U);
+}
+
+TEST(Checkpointing, WithoutMemoryForACopyTrainingWaits) {
+  const Trial trial;
+  auto run = trial.config();
+  run.checkpoint.interval = 2;
+  run.checkpoint.keep = 0;
+  run.checkpoint.host_budget = 1000;
+  std::vector<int64_t> seen;
+  train_run(run, 1, -1, [&](int64_t step) {
+    if (step == 5) seen = saved_steps(run);
+  });
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2, 4}));  // as soon as the step is done
+  EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{1, 2, 4, 6}));
 }
 
 TEST(Checkpointing, SavesWhenSomebodyTouchesTheFile) {

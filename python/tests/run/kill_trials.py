@@ -129,7 +129,7 @@ class Trials:
                 os.kill(victim, 9)
             except ProcessLookupError:
                 continue
-        job.process.wait(timeout=60)
+        job.process.wait(timeout=300)
 
     def _check_log(self):
         metrics = _whole_lines(self.folder)
