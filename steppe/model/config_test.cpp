@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "steppe/base/error.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/model/family.h"
 #include "steppe/model/hugging_face_config.h"
 #include "steppe/recipe/expect_message.h"
@@ -22,22 +23,10 @@ namespace {
 using nlohmann::json;
 using recipe::expect_message;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "steppe-model-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
-};
+std::string write(const TemporaryFolder& folder, const std::string& name, const std::string& text) {
+  std::ofstream(folder / name) << text;
+  return folder / name;
+}
 
 ModelConfig small_config() {
   ModelConfig c;
@@ -103,7 +92,7 @@ TEST(HuggingFaceConfig, TransformersReadsWhatWeReadAndWrite) {
     }
     const auto written = hugging_face_config(config, "bfloat16", {});
     EXPECT_EQ(as_json(parse_hugging_face_config(written, "here")), as_json(config));
-    folder.write("written/" + name + ".json", written);
+    write(folder, "written/" + name + ".json", written);
   }
   run_reference(folder, "written");
   const json again = json::parse(std::ifstream(folder / "written.json"));
@@ -134,7 +123,7 @@ TEST(HuggingFaceConfig, TokenIdsComeFromTheSource) {
 TEST(HuggingFaceConfig, RefusesWhatIsNotComputed) {
   const TemporaryFolder folder;
   const auto refused = [&](const char* keys, std::initializer_list<std::string> parts) {
-    const auto path = folder.write("config.json", keys);
+    const auto path = write(folder, "config.json", keys);
     SCOPED_TRACE(keys);
     expect_message<ValueError>([&] { read_hugging_face_config(path); }, {path});
     expect_message<ValueError>([&] { read_hugging_face_config(path); }, parts);
@@ -274,8 +263,8 @@ TEST(ModelConfig, FromARecipeAlone) {
 TEST(ModelConfig, ARecipeOverridesTheFile) {
   const TemporaryFolder folder;
   recipe::ModelSection section;
-  section.config = folder.write(
-      "config.json", R"({"model_type": "qwen3_moe", "rope_theta": 1000000.0, "mlp_only_layers": [1, 20],
+  section.config = write(folder, "config.json",
+                         R"({"model_type": "qwen3_moe", "rope_theta": 1000000.0, "mlp_only_layers": [1, 20],
                          "rope_scaling": {"rope_type": "linear", "factor": 2.0}})");
   EXPECT_EQ(model_config(section).rope_scaling.kind, RopeKind::kLinear);
   section.num_hidden_layers = 4, section.vocab_size = 1000, section.qk_norm = "none";
@@ -298,9 +287,9 @@ TEST(ModelConfig, AFolderHasItsConfig) {
   recipe::ModelSection section;
   section.path = folder / "";
   expect_message<RuntimeFailure>([&] { model_config(section); }, {folder / "config.json", "No such file"});
-  folder.write("config.json", "");
+  write(folder, "config.json", "");
   expect_message<ValueError>([&] { model_config(section); }, {folder / "config.json", "JSON object"});
-  folder.write("config.json", R"({"model_type": "olmoe", "clip_qkv": 8})");
+  write(folder, "config.json", R"({"model_type": "olmoe", "clip_qkv": 8})");
   section.clip_qkv = 2, section.num_hidden_layers = 1;
   const auto config = model_config(section);
   EXPECT_EQ(config.clip_qkv, 2);

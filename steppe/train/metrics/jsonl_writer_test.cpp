@@ -109,8 +109,8 @@ TEST(JsonLine, AKeyGivenTwiceIsABug) {
 }
 
 TEST(JsonlWriter, EveryStepIsInTheFileAtOnce) {
-  const ScratchFolder folder;
-  const auto path = folder / "deep/run/metrics.jsonl";
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "deep/run/metrics.jsonl";
   JsonlWriter writer(path, 0);
   writer.write(sample_step(0));
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{0}));
@@ -122,8 +122,8 @@ TEST(JsonlWriter, EveryStepIsInTheFileAtOnce) {
 }
 
 TEST(JsonlWriter, ResumeHasNeitherGapNorRepeat) {
-  const ScratchFolder folder;
-  const auto path = folder / "metrics.jsonl";
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "metrics.jsonl";
   write_steps(path, 0, 9);
   const std::string until_5 = read_text(path).substr(0, read_text(path).find("{\"step\":6,"));
   {
@@ -140,8 +140,8 @@ TEST(JsonlWriter, ResumeHasNeitherGapNorRepeat) {
 }
 
 TEST(JsonlWriter, AnUnfinishedLastLineIsDropped) {
-  const ScratchFolder folder;
-  const auto path = folder / "metrics.jsonl";
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "metrics.jsonl";
   write_steps(path, 1, 3);
   const std::string whole = read_text(path);
   // Cut within the third line at every place, its newline included.
@@ -156,8 +156,8 @@ TEST(JsonlWriter, AnUnfinishedLastLineIsDropped) {
 }
 
 TEST(JsonlWriter, RefusesAFileThatIsNotItsOwn) {
-  const ScratchFolder folder;
-  const auto path = folder / "metrics.jsonl";
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "metrics.jsonl";
   for (const std::string text : {"{\"step\":1}\nhello\n", "{\"step\":1}\n{\"step\":1}\n", "{\"step\":x}\n"}) {
     write_text(path, text);
     EXPECT_THROW(JsonlWriter(path, 2), RuntimeFailure) << text;
@@ -174,8 +174,8 @@ TEST(JsonlWriter, RefusesAFileThatIsNotItsOwn) {
 }
 
 TEST(JsonlWriter, NamesTheFileThatCannotBeWritten) {
-  const ScratchFolder folder;
-  const auto blocked = folder / "file";
+  const TemporaryFolder folder;
+  const std::filesystem::path blocked = folder / "file";
   write_text(blocked, "in the way");
   try {
     JsonlWriter writer(blocked / "metrics.jsonl", 0);

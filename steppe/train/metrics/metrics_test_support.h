@@ -1,37 +1,17 @@
-// For the tests of this folder: a folder that goes away, whole files as text, and a step with every figure
-// set.
+// For the tests of this folder: whole files as text, and a step with every figure set.
 #pragma once
-
-#include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <random>
 #include <string>
 #include <string_view>
 
 #include "steppe/base/error.h"
+#include "steppe/base/temporary_folder.h"
 #include "steppe/train/metrics/step_metrics.h"
 
 namespace steppe::metrics {
-
-class ScratchFolder {
- public:
-  ScratchFolder()
-      : path_(std::filesystem::temp_directory_path() /
-              fmt::format("steppe-metrics-{:08x}", std::random_device()())) {
-    STEPPE_CHECK(std::filesystem::create_directory(path_), "[test] {} exists already", path_.string());
-  }
-  ~ScratchFolder() { std::filesystem::remove_all(path_); }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

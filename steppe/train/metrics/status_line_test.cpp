@@ -148,14 +148,13 @@ TEST(StatusLine, FollowsTheWidthOfTheTerminal) {
 }
 
 TEST(StatusLine, PlainLinesInTheLogElsewhere) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const int fd = ::open((folder / "stderr").c_str(), O_WRONLY | O_CREAT, 0666);
   ASSERT_GE(fd, 0);
   EXPECT_EQ(terminal_columns(fd), std::nullopt);
   {
     // Rank 1: its log is a file alone.
-    const Log log(
-        {.rank = 1, .folder = (folder / "logs").string(), .level = LogLevel::kInfo, .color = false});
+    const Log log({.rank = 1, .folder = folder / "logs", .level = LogLevel::kInfo, .color = false});
     StatusLine line(log, {.fd = fd, .color = true, .num_steps = 3});
     for (int64_t step = 1; step <= 3; ++step) line.update(sample_step(step));
   }

@@ -78,7 +78,7 @@ TEST(TensorboardScalars, AreNamedByGroupAndUnit) {
 }
 
 TEST(TensorboardWriter, TensorboardReadsEveryScalarOfEveryStep) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   TensorboardWriter writer(folder / "tensorboard", 0);
   for (int64_t step = 0; step <= 3; ++step) writer.write(sample_step(step));
   const Json read = read_by_tensorboard(folder / "tensorboard");
@@ -105,8 +105,8 @@ TEST(TensorboardWriter, TensorboardReadsEveryScalarOfEveryStep) {
 }
 
 TEST(TensorboardWriter, AResumedRunReplacesTheStepsItRepeats) {
-  const ScratchFolder folder;
-  const auto logs = folder / "tensorboard";
+  const TemporaryFolder folder;
+  const std::filesystem::path logs = folder / "tensorboard";
   {
     TensorboardWriter writer(logs, 1);
     for (int64_t step = 1; step <= 6; ++step) writer.write(sample_step(step));
@@ -122,8 +122,8 @@ TEST(TensorboardWriter, AResumedRunReplacesTheStepsItRepeats) {
 }
 
 TEST(TensorboardWriter, AFlippedBitIsSeenByTheReader) {
-  const ScratchFolder folder;
-  const auto logs = folder / "tensorboard";
+  const TemporaryFolder folder;
+  const std::filesystem::path logs = folder / "tensorboard";
   std::filesystem::path file;
   {
     TensorboardWriter writer(logs, 0);
@@ -144,7 +144,7 @@ TEST(TensorboardWriter, AFlippedBitIsSeenByTheReader) {
 }
 
 TEST(TensorboardWriter, RunsInOneSecondHaveFilesOfTheirOwn) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const TensorboardWriter first(folder / "tensorboard", 0);
   const TensorboardWriter second(folder / "tensorboard", 3);
   EXPECT_LT(first.path(), second.path());
