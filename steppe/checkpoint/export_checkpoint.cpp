@@ -25,10 +25,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// "out/" and "out" are one folder; ".partial" goes beside it, not inside.
+std::string without_slash(const std::string& path) {
+  const auto normal = fs::absolute(path).lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).string();
+}
+
 // Gone again unless it is put in place.
 class PartialFolder {
  public:
-  explicit PartialFolder(const std::string& path) : path_(path), partial_(path + ".partial") {
+  explicit PartialFolder(const std::string& path) : path_(without_slash(path)), partial_(path_ + ".partial") {
     std::error_code error;
     STEPPE_CHECK_VALUE(!fs::exists(path, error) || fs::is_empty(path, error),
                        "[export] {} must be a new or an empty folder", path);

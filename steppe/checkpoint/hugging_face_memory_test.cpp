@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
+#include <cstdio>
 #include <functional>
+#include <span>
+#include <string>
 #include <thread>
 
 #include "steppe/base/counters.h"
@@ -74,6 +76,9 @@ TEST(HuggingFaceMemory, IsTheRanksUnitsAndASlice) {
   const int64_t slice_bytes = rows / 2 * 4;  // this rank's interval of the vocabulary
   EXPECT_LE(importing, 2 * slice_bytes);
   EXPECT_GE(importing, slice_bytes / 4) << "the sampler saw nothing";
+  std::printf("export: %.1f MiB beside a model of %.0f MiB; import: %.1f MiB, largest slice %.0f MiB\n",
+              static_cast<double>(exporting) / kMiB, static_cast<double>(exported.num_bytes) / kMiB,
+              static_cast<double>(importing) / kMiB, static_cast<double>(slice_bytes) / kMiB);
   const auto& interval = weights.vocab_interval();
   EXPECT_EQ(weights.embedding().working()[0].item<float>(),
             value_of("model.embed_tokens.weight", interval.begin * config().hidden_size));

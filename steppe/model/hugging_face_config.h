@@ -43,8 +43,8 @@ struct TokenIds {
   std::optional<int64_t> eos;  // where that has none
 };
 
-// The config.json of this model in its family, weights being of `dtype` ("bfloat16"), for transformers 4 and
-// 5. ValueError for what the family cannot say.
+// The config.json of this model in its family, weights being of `dtype` ("bfloat16"), in the older form that
+// transformers 5 reads too. ValueError for what the family cannot say.
 std::string hugging_face_config(const ModelConfig& config, std::string_view dtype, const TokenIds& ids);
 std::string hugging_face_generation_config(const TokenIds& ids);
 
