@@ -57,8 +57,10 @@ def plan(steppe: Path, model: str, overrides: list[str], maximize: str | None) -
     if maximize:
         command += ["--maximize", maximize]
     done = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
-    if done.returncode not in (0, 1):
+    if done.returncode == 2:
         return {"fits": False, "verdict": done.stderr.strip().removeprefix("error: ")}
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command} ended with status {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)
 
 
@@ -102,6 +104,8 @@ def table(rows: dict, commit: str) -> str:
         "",
     ]
     for model, variants in rows.items():
+        if not variants:
+            continue
         base = variants.get("all off", {}).get("context")
         lines += [
             f"## {model.upper()}, {GPUS[model]} GPUs",
@@ -140,6 +144,8 @@ def main() -> None:
     for model in arguments.models:
         for name in arguments.variants:
             rows[model][name] = largest(arguments.steppe, model, VARIANTS[name])
+            kept.write_text(json.dumps(rows, indent=2) + "\n")
+            RESULTS.with_suffix(".md").write_text(table(rows, commit.stdout.strip()))
             print(
                 model,
                 name,

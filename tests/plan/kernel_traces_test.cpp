@@ -255,6 +255,12 @@ const std::map<std::string, Prepare>& kernels_under_test() {
            logits_to_gradient(y, s, t, w, 0);
          };
        }},
+      {"statistics_and_gradient",
+       [](const On& on) {
+         return [s = on.fp32({N, 3}), y = on.x({N, V}), t = on.ints({N}), w = on.fp32({N})] {
+           statistics_and_gradient(s, y, t, w, 0);
+         };
+       }},
       {"clamp_forward",
        [](const On& on) {
          return [o = on.x({N, H}), x = on.x({N, H})] { clamp_forward(o, x, 1); };
