@@ -147,8 +147,10 @@ def test_formats(trained, export, tmp_path):
 def test_a_model_of_a_recipe_alone(recipe, start, export, tmp_path):
     job = start(sets=["training.steps=1", "model.rope_theta=5e5"])
     assert job.wait() == 0, job.output
-    exported = export(job.folder, tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    exported = export(job.folder, f"{tmp_path}/out/")
     assert exported.returncode == 0, exported.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.config.model_type == "qwen3_moe"
     assert model.config.rope_parameters["rope_theta"] == 5e5
