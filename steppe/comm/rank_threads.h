@@ -14,6 +14,6 @@ namespace steppe::comm {
 // still running after `timeout`: a thread cannot be stopped.
 void run_ranks(int world_size,
                const std::function<void(int rank, const c10::intrusive_ptr<c10d::Store>& store)>& run,
-               std::chrono::seconds timeout = std::chrono::seconds(120));
+               std::chrono::seconds timeout = std::chrono::seconds(600));
 
 }  // namespace steppe::comm
