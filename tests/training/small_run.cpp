@@ -106,7 +106,7 @@ Rank::Rank(const SmallRun& given, int rank, comm::Groups given_groups, at::Devic
       layout(given.layout, rank,
              {given.model.num_experts, given.model.num_attention_heads, given.model.num_key_value_heads}),
       groups(std::move(given_groups)),
-      weights(run.model, layout, groups, context),
+      weights(run.model, layout, groups, context, run.state),
       step(run.step, run.model, layout, groups, context, weights, routing) {
   weights.initialize(7);
 }
