@@ -157,6 +157,7 @@ class Ranks {
 
  private:
   void start_one(int rank);
+  bool asked_to_stop();
   bool reap();
   void take_cause(const Child& child);
   void send(int signal, int except_rank = -1);
@@ -200,9 +201,19 @@ void Ranks::start_one(int rank) {
   children_.push_back({.rank = rank, .process = child, .running = true});
 }
 
+// Looked at between two starts; before the first there is nobody to pass a signal on to.
+bool Ranks::asked_to_stop() {
+  if (children_.empty()) return false;
+  const int signal = signals_.next(milliseconds(0));
+  if (signal == 0 || signal == SIGCHLD) return false;
+  pass_on(signal);
+  ending_since_ = Clock::now();  // those that have started wait for the others, and would not leave
+  return true;
+}
+
 void Ranks::start() {
   try {
-    for (int rank = 0; rank < options_.ranks; ++rank) start_one(rank);
+    for (int rank = 0; rank < options_.ranks && !asked_to_stop(); ++rank) start_one(rank);
   } catch (...) {
     send(SIGKILL);
     for (const Child& child : children_) ::waitpid(child.process, nullptr, 0);
@@ -242,6 +253,8 @@ void Ranks::take_cause(const Child& child) {
     failure.timestamp = report->timestamp;
   } else if (passed_on_ != 0 && (child.crashed_by(passed_on_) || child.exit_status() == 128 + passed_on_)) {
     failure.message = fmt::format("left at once on {}", signal_name(passed_on_));
+  } else if (passed_on_ != 0 && killed_ && child.crashed_by(SIGKILL)) {
+    failure.message = fmt::format("did not leave on {}, and was killed", signal_name(passed_on_));
   } else {
     failure.message = child.ending() + ", without a message";
     if (child.crashed_by(SIGKILL)) failure.message += "; on a machine short of memory the kernel does that";
@@ -316,7 +329,7 @@ void Ranks::say_ending() const {
     others += fmt::format("{}rank {}: {}", others.empty() ? "" : ", ", child.rank, child.ending());
   }
   std::string text = "[launch] " + failure_text(*cause_);
-  if (cause_->rank >= 0 && cause_->rank < options_.ranks) {
+  if (cause_->rank >= 0 && cause_->rank < static_cast<int>(children_.size())) {
     text += fmt::format("\n[launch] rank {}: {}", cause_->rank, children_[cause_->rank].ending());
   }
   if (!others.empty()) text += fmt::format("; the others were ended ({})", others);

@@ -45,9 +45,18 @@ class Jobs : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  pid_t start(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {}) {
+  // `pending`: a signal that has come already when the program begins.
+  pid_t start(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {},
+              int pending = 0) {
     const pid_t child = ::fork();
     if (child == 0) {
+      if (pending != 0) {
+        sigset_t blocked;
+        sigemptyset(&blocked);
+        sigaddset(&blocked, pending);
+        ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+        ::raise(pending);
+      }
       const int errors = ::open(path("stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
       ::dup2(errors, STDERR_FILENO);
       for (const std::string& one : variables) ::putenv(const_cast<char*>(one.c_str()));
@@ -61,8 +70,8 @@ class Jobs : public testing::Test {
     return child;
   }
 
-  pid_t start_parent(int ranks, const std::string& mode) {
-    return start({"parent", std::to_string(ranks), mode, folder_.string()});
+  pid_t start_parent(int ranks, const std::string& mode, int pending = 0) {
+    return start({"parent", std::to_string(ranks), mode, folder_.string()}, {}, pending);
   }
 
   // The exit status, 1000 + the signal that ended it, or -1 when it has not ended in time.
@@ -196,6 +205,14 @@ TEST_F(Jobs, ASignalReachesEveryRankOnceAndTheyLeaveInPeace) {
   EXPECT_EQ(wait(parent), 0) << read("stderr");
   EXPECT_EQ(read("stopped_0"), "SIGTERM");
   EXPECT_EQ(read("stopped_1"), "SIGTERM");
+}
+
+// The one that has started holds the signal back as the parent does, and is killed.
+TEST_F(Jobs, AfterASignalNoMoreRanksAreStarted) {
+  EXPECT_EQ(wait(start_parent(3, "until_signal", SIGTERM)), 128 + SIGKILL);
+  expect_ending("rank 0 failed: did not leave on SIGTERM, and was killed");
+  EXPECT_EQ(read("stderr").find("the others were ended"), std::string::npos) << read("stderr");
+  EXPECT_EQ(left_behind().size(), 0u);
 }
 
 TEST_F(Jobs, NoRankOutlivesAKilledParent) {
