@@ -286,7 +286,11 @@ TEST(ModelConfig, AFolderHasItsConfig) {
   const TemporaryFolder folder;
   recipe::ModelSection section;
   section.path = folder / "";
-  expect_message<RuntimeFailure>([&] { model_config(section); }, {folder / "config.json", "No such file"});
+  expect_message<ValueError>([&] { model_config(section); },
+                             {"model.path = ", folder / "config.json", "No such file"});
+  recipe::ModelSection wrong;
+  wrong.config = folder / "";
+  expect_message<ValueError>([&] { model_config(wrong); }, {"model.config = ", "is a folder"});
   write(folder, "config.json", "");
   expect_message<ValueError>([&] { model_config(section); }, {folder / "config.json", "JSON object"});
   write(folder, "config.json", R"({"model_type": "olmoe", "clip_qkv": 8})");

@@ -2,9 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "steppe/base/error.h"
@@ -127,10 +131,22 @@ ModelConfig from_keys(const recipe::ModelSection& section) {
   return config;
 }
 
+void check_opens(const recipe::ModelSection& section, const std::string& file) {
+  const bool opens = std::ifstream(file).good();
+  const int reason = errno;
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(file, ignored);
+  const auto given = section.path ? fmt::format("model.path = \"{}\"", *section.path)
+                                  : fmt::format("model.config = \"{}\"", *section.config);
+  STEPPE_CHECK_VALUE(!is_folder, "[model] {}: {} must be a file, and is a folder", given, file);
+  STEPPE_CHECK_VALUE(opens, "[model] {}: cannot open {}: {}", given, file, std::strerror(reason));
+}
+
 }  // namespace
 
 ModelConfig model_config(const recipe::ModelSection& section) {
   const auto file = config_file(section);
+  if (file) check_opens(section, *file);
   return file ? with_overrides(read_hugging_face_config(*file), section, *file) : from_keys(section);
 }
 

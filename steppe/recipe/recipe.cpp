@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "steppe/base/error.h"
@@ -20,7 +23,11 @@ std::string element_key(std::string_view array, std::size_t index) {
 
 Recipe Recipe::load(const std::string& path, std::span<const std::string> overrides) {
   std::ifstream file(path, std::ios::binary);
-  STEPPE_CHECK(file && !std::filesystem::is_directory(path), "[recipe] cannot read the recipe {}", path);
+  const int reason = errno;
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  STEPPE_CHECK_VALUE(file && !is_folder, "[recipe] cannot read the recipe {}: {}", path,
+                     is_folder ? "it is a folder" : std::strerror(reason));
   std::stringstream text;
   text << file.rdbuf();
   STEPPE_CHECK(file && !file.bad(), "[recipe] cannot read the recipe {}", path);

@@ -5,8 +5,8 @@
 // error, and resolved_toml() writes what the run really uses.
 //
 // Messages read "[recipe] training.seq_length = 0 (run.toml:12) must be at least 1"; the place is "--set" for
-// an override and "default" for what nobody set. All errors are ValueErrors, but a file that cannot be read
-// is a RuntimeFailure.
+// an override and "default" for what nobody set. All errors are ValueErrors, a file that cannot be opened
+// included.
 #pragma once
 
 #include <cstddef>

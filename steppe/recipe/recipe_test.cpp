@@ -208,10 +208,10 @@ TEST(Recipe, LoadsFilesAndNamesThemWhenItCannot) {
   EXPECT_EQ(recipe.integer("a.x"), 1);
   EXPECT_EQ(recipe.integer("a.y"), 2);
   EXPECT_EQ(recipe.place("a.x"), path.string() + ":1");
-  expect_message<RuntimeFailure>([&] { Recipe::load(path.string()); },
-                                 {"cannot read the recipe", path.string()});
-  expect_message<RuntimeFailure>([&] { Recipe::load(path.parent_path().string()); },
-                                 {"cannot read the recipe"});
+  expect_message<ValueError>([&] { Recipe::load(path.string()); },
+                             {"cannot read the recipe", path.string(), "No such file"});
+  expect_message<ValueError>([&] { Recipe::load(path.parent_path().string()); },
+                             {"cannot read the recipe", "folder"});
 }
 
 TEST(Aliases, AreNormalizedAndUnique) {

@@ -81,9 +81,10 @@ int Checkpointing::after_step(int64_t step, int64_t tokens, bool last) {
     signal = std::max(signal, all[r]);
     statuses.push_back(all[r + 2]);
   }
-  advance(statuses);
   const bool first = config.first_step && start_step_ == 0 && step == 1;
   const bool ends = last || signal != 0;
+  if (first || ends) required_step_ = step;
+  advance(statuses);
   const bool on_interval = config.interval > 0 && step % config.interval == 0;
   const bool due = first || ends || on_interval || all[1] != 0;
   if (due && saved_step_ != step) {
@@ -199,7 +200,7 @@ void Checkpointing::fail() {
   failure_ = fmt::format("[checkpoint] step {} is not saved: {}", run_.saved.step, what);
   failure_ += published_.empty() ? "; there is no earlier checkpoint of this run"
                                  : fmt::format("; {} is untouched", published_);
-  run_.log.warning("{}", failure_);
+  if (run_.saved.step != required_step_) run_.log.warning("{}", failure_);
   if (run_.process.rank == 0) checkpoint::remove_partial(run_.config.checkpoint.folder, run_.saved.step);
 }
 

@@ -87,9 +87,10 @@ class Checkpointing {
   std::future<void> copied_;
   double stall_s_ = 0;
   Phase phase_ = Phase::kNone;
-  int64_t saved_step_;     // the last that was saved, or is being saved
-  std::string failure_;    // of the last save
-  std::string published_;  // the newest checkpoint that this run knows of
+  int64_t saved_step_;          // the last that was saved, or is being saved
+  int64_t required_step_ = -1;  // whose failure ends the run, and is said then
+  std::string failure_;         // of the last save
+  std::string published_;       // the newest checkpoint that this run knows of
   std::string id_;
   std::atomic<double> write_s_{0}, publish_s_{0};
   checkpoint::BackgroundTask task_;  // last: it uses the rest

@@ -139,18 +139,44 @@ at::ScalarType compute_dtype(const recipe::RunConfig& run) {
   return run.model.compute_dtype == "float32" ? at::kFloat : at::kBFloat16;
 }
 
+namespace {
+
+// Other reasons than a missing file are the reader's to tell.
+void check_prepared(const recipe::RunConfig& run, const char* section, const std::string& path,
+                    const std::string& prefix) {
+  std::filesystem::path index(prefix);
+  if (index.extension() != ".idx" && index.extension() != ".bin") index += ".idx";
+  index.replace_extension(".idx");
+  std::error_code error;
+  if (std::filesystem::exists(index, error) || error) return;
+  STEPPE_CHECK_VALUE(
+      !run.data.prepared,
+      "[data] data.prepared = \"{}\": there is no {}; run `python -m steppe.data prepare RECIPE` first",
+      *run.data.prepared, index.string());
+  throw ValueError(fmt::format(
+      "[data] [[{}]] path = \"{}\": there is no {}; without data.prepared the path is that of a "
+      ".bin and .idx pair: set data.prepared and run `python -m steppe.data prepare RECIPE` first",
+      section, path, index.string()));
+}
+
+}  // namespace
+
 data::DataConfig data_config(const recipe::RunConfig& run) {
   STEPPE_CHECK_VALUE(!run.data.train.empty(),
                      "[recipe] there is nothing to train on: add a [[data.train]] section with a path");
   const auto prefix = [&](const std::string& path, const std::string& name) {
     return run.data.prepared ? (std::filesystem::path(*run.data.prepared) / name).string() : path;
   };
+  const auto checked = [&](const char* section, const std::string& path, const std::string& name) {
+    check_prepared(run, section, path, prefix(path, name));
+    return prefix(path, name);
+  };
   data::DataConfig config;
   for (const auto& source : run.data.train) {
-    config.train.push_back({prefix(source.path, source.name), source.name, source.weight});
+    config.train.push_back({checked("data.train", source.path, source.name), source.name, source.weight});
   }
   for (const auto& set : run.validation.sets)
-    config.validation.push_back({prefix(set.path, set.name), set.name, 1});
+    config.validation.push_back({checked("validation.set", set.path, set.name), set.name, 1});
   config.seq_length = run.training.seq_length;
   config.packing = run.data.packing;
   config.document_mask = run.data.document_mask;

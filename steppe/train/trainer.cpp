@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -43,6 +44,24 @@ std::string count_text(int64_t count) {
   const auto value = static_cast<double>(count);
   if (value >= 1e9) return fmt::format("{:.1f}B", value / 1e9);
   return value >= 1e6 ? fmt::format("{:.1f}M", value / 1e6) : fmt::format("{:.1f}K", value / 1e3);
+}
+
+// Scaling stretches the length that it names; some config.json files say the stretched one themselves.
+void warn_of_length(int64_t seq_length, const model::ModelConfig& model, const Log& log) {
+  const auto& scaling = model.rope_scaling;
+  const int64_t original = scaling.original_max_position_embeddings > 0
+                               ? scaling.original_max_position_embeddings
+                               : model.max_position_embeddings;
+  const auto stretched = scaling.kind == model::RopeKind::kDefault
+                             ? 0
+                             : static_cast<int64_t>(scaling.factor * static_cast<double>(original));
+  const int64_t positions = std::max(model.max_position_embeddings, stretched);
+  if (seq_length <= positions) return;
+  log.warning(
+      "training.seq_length = {} is beyond model.max_position_embeddings = {}{}: raise it for a new model; "
+      "for a trained one model.rope_scaling stretches positions",
+      seq_length, model.max_position_embeddings,
+      stretched > 0 ? fmt::format(" and the {} positions of model.rope_scaling", stretched) : "");
 }
 
 }  // namespace
@@ -114,6 +133,7 @@ void Trainer::State::announce() const {
       rank.context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
       layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size,
       run.training.seq_length, data.num_micro_batches(), run.model.compute_dtype);
+  warn_of_length(run.training.seq_length, model, log);
   const auto& offload = rank.step.offload();
   if (!offload.config().description.empty()) log.info("{}", offload.config().description);
   for (const auto& warning : offload.warnings()) log.warning("{}", warning);

@@ -156,3 +156,13 @@ def test_a_folder_that_holds_a_run_is_refused(alone, start, arguments):
     assert str(alone.folder) in again.output
     assert "run.folder" in again.output
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize(("scaling", "warnings"), [([], 1), (["factor=4", "rope_type='linear'"], 0)])
+def test_rows_longer_than_the_model_is_made_for_are_warned_of_once(start, scaling, warnings):
+    sets = ["training.steps=1", "model.max_position_embeddings=16"]
+    job = start("--ranks", 2, sets=[*sets, *(f"model.rope_scaling.{one}" for one in scaling)])
+    assert job.wait() == 0, job.output
+    warning = "training.seq_length = 64 is beyond model.max_position_embeddings = 16"
+    assert job.output.count(warning) == warnings
+    assert job.output.count("model.rope_scaling stretches") == warnings
