@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/dispatch_bench.h"
 #include "steppe/base/bytes.h"
@@ -70,12 +71,29 @@ std::string table_line(const DispatchBenchRow& row) {
                      row.time_s ? fmt::format("{:.3f} s", *row.time_s) : "-");
 }
 
+void check_sizes(const DispatchBenchOptions& options) {
+  const std::pair degree{"--expert-degree", int64_t{options.expert_degree}},
+      tokens{"--tokens", options.tokens}, experts{"experts of --shape", options.num_experts},
+      hidden{"its hidden width", options.hidden}, intermediate{"its expert width", options.intermediate},
+      top_k{"its experts per token", options.top_k};
+  check_size("dispatch", {degree, tokens, top_k, hidden});
+  check_size("dispatch", {degree, tokens, top_k, intermediate});
+  check_size("dispatch", {experts, hidden, intermediate});
+}
+
+void print(const DispatchBenchRow& row) {
+  std::printf("%s %s: rows travelled for %.3f s, %.0f%% of it while experts worked\n", row.kind.c_str(),
+              row.pass.c_str(), *row.travelling_s,
+              *row.travelling_s > 0 ? 100 * *row.hidden_s / *row.travelling_s : 0);
+}
+
 int bench(Arguments arguments) {
-  try {
+  return run_bench([&] {
     auto& options = arguments.bench;
     set_shape(options, arguments.shape);
+    check_sizes(options);
     options.profile = ops::RoutingProfile::parse(arguments.profile);
-    options.dtype = arguments.dtype == "bf16" ? c10::kBFloat16 : c10::kFloat;
+    options.dtype = dtype_of(arguments.dtype);
     auto& dispatch = options.dispatch;
     dispatch.membership =
         arguments.membership == "strided" ? ops::Membership::kStrided : ops::Membership::kContiguous;
@@ -86,22 +104,12 @@ int bench(Arguments arguments) {
           std::max<int64_t>(1, (options.tokens + arguments.chunks - 1) / arguments.chunks);
     }
     const auto rows = bench_dispatch(options);
-    if (!arguments.json)
-      std::printf("%s\n", fmt::format(kTableLine, "kind", "pass", "peak", "dispatch", "expert", "received",
-                                      "bound", "helpers", "share", "units", "all-to-alls", "plan", "time")
-                              .c_str());
+    const auto header = fmt::format(kTableLine, "kind", "pass", "peak", "dispatch", "expert", "received",
+                                    "bound", "helpers", "share", "units", "all-to-alls", "plan", "time");
+    print_rows(rows, arguments.json, header, table_line, json_line);
     for (const auto& row : rows)
-      std::printf("%s\n", (arguments.json ? json_line(row) : table_line(row)).c_str());
-    for (const auto& row : rows)
-      if (row.travelling_s && !arguments.json)
-        std::printf("%s %s: rows travelled for %.3f s, %.0f%% of it while experts worked\n", row.kind.c_str(),
-                    row.pass.c_str(), *row.travelling_s,
-                    *row.travelling_s > 0 ? 100 * *row.hidden_s / *row.travelling_s : 0);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+      if (row.travelling_s && !arguments.json) print(row);
+  });
 }
 
 }  // namespace
@@ -115,7 +123,7 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
   command->add_option("--shape", arguments->shape, "gpt-oss-120b, qwen3-30b, or H,I,E,k")
       ->capture_default_str();
   command->add_option("--tokens", options.tokens, "of each rank")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->capture_default_str();
   command->add_option("--expert-degree", options.expert_degree, "ranks that share the experts, as threads")
       ->check(CLI::Range(1, 256))
@@ -123,9 +131,9 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
   command->add_option("--profile", arguments->profile, "r/h, balanced, random, one or stride")
       ->capture_default_str();
   auto* chunks =
-      command->add_option("--chunks", arguments->chunks, "of pipelined_llep")->check(CLI::PositiveNumber);
+      command->add_option("--chunks", arguments->chunks, "of pipelined_llep")->check(whole_number_from(1));
   command->add_option("--token-budget", dispatch.token_budget, "tokens of a rank in a chunk")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->excludes(chunks)
       ->capture_default_str();
   command->add_option("--membership", arguments->membership, "of tokens in chunks")
@@ -133,21 +141,19 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
       ->capture_default_str();
   command
       ->add_option("--max-helpers", arguments->max_helpers, "foreign experts of a rank (default: any number)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number_from(0));
   command
       ->add_option("--min-tokens", dispatch.plan.least_loaded.min_rows,
                    "smallest piece of an expert that moves")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->capture_default_str();
   command->add_option("--tile-rows", dispatch.tile_rows, "rows of an expert tile (default: derived)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--dtype", arguments->dtype, "working precision")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+      ->check(whole_number_from(1));
+  add_dtype(*command, arguments->dtype);
   command->add_option("--kind", options.kinds, "only these; repeat for several")
       ->check(CLI::IsMember(dispatch_bench_kinds()));
   command->add_option("--samples", options.samples, "timed runs of each kind")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->capture_default_str();
   command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
   command->add_option(

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/offload_bench.h"
 #include "steppe/base/bytes.h"
@@ -50,24 +51,30 @@ std::string table_line(const OffloadBenchRow& row) {
                      row.against_device ? fmt::format("{:.3f}", *row.against_device) : "-");
 }
 
+void check_sizes(const OffloadBenchOptions& options) {
+  const std::pair tokens{"--tokens", options.tokens}, layers{"--layers", options.layers},
+      hidden{"--hidden", options.hidden}, intermediate{"--intermediate", options.intermediate},
+      experts{"--experts", options.experts}, vocab{"--vocab", options.vocab}, top_k{"--top-k", options.top_k},
+      head_dim{"--head-dim", options.head_dim};
+  check_size("offload", {tokens, layers, hidden});
+  check_size("offload", {tokens, layers, {"--heads", options.heads}, head_dim});
+  check_size("offload", {tokens, {"--kv-heads", options.kv_heads}, head_dim});
+  check_size("offload", {tokens, top_k, hidden});
+  check_size("offload", {tokens, top_k, intermediate});
+  check_size("offload", {layers, experts, hidden, intermediate});
+  check_size("offload", {vocab, hidden});
+}
+
 int bench(Arguments arguments) {
-  arguments.bench.dtype = arguments.dtype == "bf16" ? c10::kBFloat16 : c10::kFloat;
-  arguments.bench.pin_memory = !arguments.pageable;
-  try {
-    const auto rows = bench_offload(arguments.bench);
-    if (!arguments.json) {
-      std::printf(
-          "%s\n",
-          fmt::format(kTableLine, "placement", "peak", "boundary", "saved", "host", "time", "ratio").c_str());
-    }
-    for (const auto& row : rows) {
-      std::printf("%s\n", (arguments.json ? json_line(row) : table_line(row)).c_str());
-    }
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  return run_bench([&] {
+    auto& options = arguments.bench;
+    check_sizes(options);
+    options.dtype = dtype_of(arguments.dtype);
+    options.pin_memory = !arguments.pageable;
+    const auto header =
+        fmt::format(kTableLine, "placement", "peak", "boundary", "saved", "host", "time", "ratio");
+    print_rows(bench_offload(options), arguments.json, header, table_line, json_line);
+  });
 }
 
 }  // namespace
@@ -80,7 +87,7 @@ void add_bench_offload_command(CLI::App& bench_command, int& status) {
       "checked to agree to the bit");
   auto& options = arguments->bench;
   const auto size = [&](const char* name, int64_t& value, const char* what) {
-    command->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+    add_positive(*command, name, value, what);
   };
   size("--tokens", options.tokens, "tokens of the sequence");
   size("--layers", options.layers, "layers");
@@ -93,9 +100,7 @@ void add_bench_offload_command(CLI::App& bench_command, int& status) {
   size("--intermediate", options.intermediate, "width of an expert");
   size("--vocab", options.vocab, "vocabulary entries");
   size("--samples", options.samples, "timed steps of each placement");
-  command->add_option("--dtype", arguments->dtype, "working precision")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  add_dtype(*command, arguments->dtype);
   command->add_option("--placement", options.placements, "only these and \"device\"; repeat for several")
       ->check(CLI::IsMember(offload_bench_placements()));
   command->add_flag("--pageable", arguments->pageable, "host memory that is not pinned");

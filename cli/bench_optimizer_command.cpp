@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/optimizer_bench.h"
 #include "steppe/base/bytes.h"
@@ -60,29 +61,20 @@ std::string table_line(const OptimizerBenchRow& row, int64_t params) {
 }
 
 int bench(Arguments arguments) {
-  const auto dtype = [](const std::string& name) { return name == "bf16" ? c10::kBFloat16 : c10::kFloat; };
-  auto& options = arguments.bench;
-  options.params = static_cast<int64_t>(arguments.params);
-  options.bucket_params = static_cast<int64_t>(arguments.bucket);
-  options.dtype = dtype(arguments.dtype);
-  options.moments = dtype(arguments.moments);
-  try {
+  return run_bench([&] {
+    auto& options = arguments.bench;
+    options.params = static_cast<int64_t>(arguments.params);
+    options.bucket_params = static_cast<int64_t>(arguments.bucket);
+    options.dtype = dtype_of(arguments.dtype);
+    options.moments = dtype_of(arguments.moments);
     if (arguments.peers) options.peers_python = peers_python();
-    const auto rows = bench_optimizer(options);
-    if (!arguments.json) {
-      std::printf("%s\n", fmt::format(kTableLine, "placement", "time", "/ parameter", "device", "host",
-                                      "staging", "link")
-                              .c_str());
-    }
-    for (const auto& row : rows) {
-      const auto line = arguments.json ? json_line(row, options.params) : table_line(row, options.params);
-      std::printf("%s\n", line.c_str());
-    }
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+    const auto header =
+        fmt::format(kTableLine, "placement", "time", "/ parameter", "device", "host", "staging", "link");
+    print_rows(
+        bench_optimizer(options), arguments.json, header,
+        [&](const auto& row) { return table_line(row, options.params); },
+        [&](const auto& row) { return json_line(row, options.params); });
+  });
 }
 
 }  // namespace
@@ -99,7 +91,7 @@ void add_bench_optimizer_command(CLI::App& bench_command, int& status) {
       ->check(CLI::Range(1.0, 1e12))
       ->capture_default_str();
   command->add_option("--slots", options.slots, "buckets on the way at a time")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->capture_default_str();
   command->add_option("--dtype", arguments->dtype, "of working weights")
       ->check(CLI::IsMember({"fp32", "bf16"}))
@@ -110,7 +102,7 @@ void add_bench_optimizer_command(CLI::App& bench_command, int& status) {
   command->add_flag("--host-gradients", options.host_gradients,
                     "gradients of cpu and stream are there already");
   command->add_option("--samples", options.samples, "timed steps of each")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->capture_default_str();
   command->add_flag("--peers", arguments->peers, "PyTorch's fused AdamW and DeepSpeedCPUAdam too, in turns");
   command->add_flag("--json", arguments->json, "one JSON line per row");

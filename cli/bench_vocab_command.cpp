@@ -59,11 +59,17 @@ std::string table_line(const VocabBenchRow& row) {
 
 int bench(Arguments arguments) {
   return run_bench([&] {
-    arguments.bench.dtype = dtype_of(arguments.dtype);
-    if (arguments.peers) arguments.bench.peers_python = peers_python();
+    auto& options = arguments.bench;
+    const std::pair degree{"--degree", int64_t{options.degree}}, tokens{"--tokens", options.tokens},
+        hidden{"--hidden", options.hidden}, vocab{"--vocab", options.vocab};
+    check_size("vocab", {degree, tokens, hidden});
+    check_size("vocab", {degree, tokens, vocab});
+    check_size("vocab", {vocab, hidden});
+    options.dtype = dtype_of(arguments.dtype);
+    if (arguments.peers) options.peers_python = peers_python();
     const auto header =
         fmt::format(kTableLine, "kind", "vocab", "peak", "wire", "products", "three products", "time");
-    print_rows(bench_vocab(arguments.bench), arguments.json, header, table_line, json_line);
+    print_rows(bench_vocab(options), arguments.json, header, table_line, json_line);
   });
 }
 
@@ -87,7 +93,7 @@ void add_bench_vocab_command(CLI::App& bench_command, int& status) {
   command->add_option("--kind", options.kinds, "only these; repeat for several")
       ->check(CLI::IsMember(vocab_bench_kinds()));
   command->add_option("--tile-tokens", options.tile_tokens, "rows of a rank in a tile (default: derived)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   add_positive(*command, "--samples", options.samples, "timed runs of each kind");
   auto* dry =
       command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");

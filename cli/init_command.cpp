@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/validators.h"
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
 #include "steppe/plan/search.h"
@@ -142,10 +143,10 @@ void add_init_command(CLI::App& app, int& status) {
   command->add_option("--model", options->model, "a Hugging Face folder, or a config.json")->required();
   command->add_option("--data", options->data, "what to train on: a file for python -m steppe.data prepare")
       ->required();
-  command->add_option("--gpus", options->gpus, "ranks of the run")->required()->check(CLI::PositiveNumber);
+  command->add_option("--gpus", options->gpus, "ranks of the run")->required()->check(whole_number_from(1));
   command->add_option("--seq-length", options->seq_length, "tokens of a packed sequence")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command->add_option("--hardware", options->hardware, "A100, H100, H200, B200; auto: this machine")
       ->capture_default_str();
   command->callback([options, &status] { status = init(*options); });

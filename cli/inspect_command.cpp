@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "steppe/base/bytes.h"
+#include "steppe/checkpoint/native_folder.h"
 #include "steppe/checkpoint/native_reader.h"
 #include "steppe/checkpoint/native_verify.h"
 
@@ -17,6 +18,8 @@ namespace steppe::cli {
 namespace {
 
 using checkpoint::Manifest;
+
+constexpr int kSound = 0, kDamaged = 1, kBadInput = 2;
 
 std::string states_of(const Manifest& manifest, const checkpoint::LogicalTensor& tensor) {
   const auto& piece = tensor.pieces.front();
@@ -54,12 +57,19 @@ void print_tensors(const Manifest& manifest) {
 }
 
 int inspect(const std::string& path, bool recipe) {
+  std::string resolved;
   try {
-    const checkpoint::NativeReader reader(path);
+    resolved = checkpoint::resolve_checkpoint(path);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kBadInput;
+  }
+  try {
+    const checkpoint::NativeReader reader(resolved);
     const auto& manifest = reader.manifest();
     if (recipe) {
       std::fputs(manifest.run.recipe.c_str(), stdout);
-      return 0;
+      return kSound;
     }
     print_run(reader.path(), manifest);
     print_tensors(manifest);
@@ -68,10 +78,10 @@ int inspect(const std::string& path, bool recipe) {
     if (verified.faults.empty())
       fmt::print("verified: {} blocks of {} shards, {}\n", verified.num_blocks, verified.num_files,
                  format_bytes(verified.size_bytes));
-    return verified.faults.empty() ? 0 : 1;
+    return verified.faults.empty() ? kSound : kDamaged;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
+    return kDamaged;
   }
 }
 

@@ -23,6 +23,7 @@
 #include "cli/run_folder.h"
 #include "cli/run_plan.h"
 #include "cli/run_record.h"
+#include "cli/validators.h"
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
 #include "steppe/recipe/run_config.h"
@@ -115,7 +116,6 @@ launch::WatchdogOptions watchdog_options(const launch::LaunchEnvironment& enviro
 int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded,
                const launch::Lookup& lookup) {
   const auto& run = loaded.run;
-  static const launch::SignalFlag signals;
   launch::follow_launcher(environment);
   set_threads(environment, loaded, lookup);
   auto& ranks_per_node = loaded.run.hardware.ranks_per_node;  // they share the node's offload.host_budget
@@ -142,6 +142,8 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
     if (environment.rank == 0) {
       process.planned_peak_bytes = planned_peak(run, environment.world_size, at::get_num_threads(), *log);
     }
+    // The plan of a long run takes a while, and nobody would look at the flag.
+    static const launch::SignalFlag signals;
     process.stop_signal = [] { return signals.received(); };
     process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };
     process.finished_step = [&](int64_t number) { record.finished_step(number); };
@@ -196,7 +198,7 @@ void add_train_command(CLI::App& app, int& status) {
   command->add_option("recipe", options->recipe, "a TOML file")->required();
   command->add_option("--set", options->overrides, "override a key: --set training.steps=100")->take_all();
   command->add_option("--ranks", options->ranks, "start this many ranks on this machine")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   command->callback([options, &status] { status = train(*options); });
 }
 

@@ -104,7 +104,7 @@ std::string resolve_checkpoint(const std::string& path) {
                        path);
     return given.filename() == kLatestName ? target_of_latest(given) : given.parent_path().string();
   }
-  STEPPE_CHECK(fs::is_directory(given, error), "[checkpoint] there is no {}", path);
+  STEPPE_CHECK_VALUE(fs::is_directory(given, error), "[checkpoint] there is no {}", path);
   if (holds_manifest(given)) return path;
   STEPPE_CHECK_VALUE(!is_checkpoint_name(given.filename().string()),
                      "[checkpoint] {} is missing: no checkpoint", (given / kManifestName).string());

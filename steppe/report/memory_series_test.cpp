@@ -166,7 +166,7 @@ TEST_F(TimelineText, DamageIsFound) {
     auto text = good;
     return text.replace(text.find(old), old.size(), fresh);
   };
-  expect_refused(good.substr(0, good.size() / 2), "is not a timeline");
+  expect_refused(good.substr(0, good.size() / 2), "is no JSON from byte");
   expect_refused("{}", "is not a timeline");
   expect_refused(with("[10,1,0,18]", "[10,1,0,19]"), "event 0 leaves 19 bytes");
   expect_refused(with("[10,1,0,18],", ""), "event 1");

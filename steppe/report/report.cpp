@@ -121,6 +121,11 @@ class Maker {
   void add_file(const fs::path& file) {
     content_["title"] = file.stem().string();
     const std::string text = read_text(file);
+    const size_t begin = text.find_first_not_of(" \t\r\n");
+    STEPPE_CHECK_VALUE(begin != std::string::npos && text[begin] == '{',
+                       "[report] {} holds no JSON object: name a run's folder, what `steppe plan --json` "
+                       "prints, or a timeline",
+                       file.string());
     const auto value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (value.is_object() && is_plan(value)) {
       content_["plan"] = value;

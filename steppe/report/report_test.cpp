@@ -125,7 +125,9 @@ TEST_F(ReportTest, BadInputIsNamed) {
   write("other.json", R"({"a":1})");
   expect_refused<ValueError>("other.json", {"other.json", "steppe plan --json"});
   write("broken.json", R"({"fits":tr)");
-  expect_refused<RuntimeFailure>("broken.json", {"broken.json"});
+  expect_refused<RuntimeFailure>("broken.json", {"broken.json is no JSON from byte 11 on"});
+  write("recipe.toml", "[model]\n");
+  expect_refused<ValueError>("recipe.toml", {"recipe.toml holds no JSON object", "steppe plan --json"});
   write("run/status.json", "{");
   expect_refused<RuntimeFailure>("run", {"status.json"});
 }

@@ -127,6 +127,9 @@ TimelineFile read_timeline(const std::filesystem::path& path) {
     timeline.step = object.value("step", int64_t{-1});
     timeline.rank = object.value("rank", int64_t{-1});
     timeline.start = object.value("start", timeline.start);
+  } catch (const json::parse_error& error) {
+    throw RuntimeFailure(
+        fmt::format("[report] {} is no JSON from byte {} on: it was cut, or damaged", place, error.byte));
   } catch (const json::exception& error) {
     throw RuntimeFailure(fmt::format("[report] {} is not a timeline: {}", place, error.what()));
   }

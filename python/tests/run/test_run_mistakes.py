@@ -70,10 +70,28 @@ def test_what_ranks_refuse(start, overrides, words):
 
 def test_missing_dataset(start, tmp_path):
     job = start(sets=[f"data.prepared={tmp_path / 'nowhere'}"])
-    said = complaint(job, 1)
+    said = complaint(job, 2)
+    assert f'data.prepared = "{tmp_path / "nowhere"}"' in said
     assert str(tmp_path / "nowhere/text.idx") in said
-    assert "No such file" in said
+    assert "python -m steppe.data prepare" in said
     assert read_status(job.folder)["state"] == "failed"
+
+
+def test_source_that_was_not_prepared(start, recipe, tmp_path):
+    plain = tmp_path / "plain.toml"
+    lines = recipe.read_text().splitlines(keepends=True)
+    plain.write_text("".join(line for line in lines if not line.startswith("prepared")))
+    said = complaint(start(recipe=plain), 2)
+    assert "[[data.train]] path = " in said
+    assert "set data.prepared and run `python -m steppe.data prepare" in said
+
+
+@pytest.mark.parametrize(("key", "file"), [("path", "config.json"), ("config", "")])
+def test_model_that_is_not_there(start, tmp_path, key, file):
+    job = start(sets=[f"model.{key}={tmp_path / 'nowhere'}"])
+    said = complaint(job, 2)
+    assert f'model.{key} = "{tmp_path / "nowhere"}"' in said
+    assert f"cannot open {tmp_path / 'nowhere' / file}: No such file" in said
 
 
 @pytest.fixture
@@ -134,8 +152,44 @@ def test_ranks_within_a_launchers_rank(start, free_port):
 
 
 def test_recipe_that_is_not_there(start, tmp_path):
-    said = complaint(start(recipe=tmp_path / "nothing.toml"), 1)
-    assert str(tmp_path / "nothing.toml") in said
+    said = complaint(start(recipe=tmp_path / "nothing.toml"), 2)
+    assert f"{tmp_path / 'nothing.toml'}: No such file" in said
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "2.5", "abc"])
+def test_ranks_that_are_no_number_of_ranks(start, given):
+    job = start(f"--ranks={given}")
+    assert job.wait() == 2
+    assert f"--ranks: must be a whole number from 1 on, got {given}" in job.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("inspect", "nowhere"), 2, ["there is no nowhere"]),
+        (("report", "recipe.toml"), 2, ["recipe.toml holds no JSON object", "steppe plan --json"]),
+        (
+            ("bench", "vocab", "--dry", "--tokens", 10**12, "--hidden", 10**9),
+            2,
+            ["--tokens = 1000000000000 times --hidden = 1000000000", "2^62 bytes"],
+        ),
+        (("bench", "dispatch", "--tokens", 10**15), 2, ["--tokens = 1000000000000000", "2^62 bytes"]),
+        (("bench", "optimizer", "--samples", "many"), 2, ["--samples: must be a whole number from 1 on"]),
+    ],
+)
+def test_other_commands(program, tmp_path, arguments, status, words):
+    (tmp_path / "recipe.toml").write_text("[model]\n")
+    result = subprocess.run(
+        [program, *map(str, arguments)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == status, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert len(result.stderr.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(
