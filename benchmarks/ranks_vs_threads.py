@@ -42,6 +42,8 @@ def run(arguments: list[str], folder: Path, data: Path, steps: int, batch: int) 
         "training.seq_length": 1024,
         "training.global_batch_size": batch,
         "logging.report_to": '["jsonl"]',
+        "checkpoint.interval": 0,
+        "checkpoint.first_step": "false",
     }
     command = [str(ROOT / "build" / "steppe"), "train", str(ROOT / "recipes" / "peers_17m.toml"), *arguments]
     for key, value in settings.items():
