@@ -17,7 +17,7 @@ inline CLI::Validator whole_number_from(int64_t least) {
             if (CLI::detail::lexical_cast(text, value) && value >= least) return std::string();
             return fmt::format("must be a whole number from {} on, got {}", least, text);
           },
-          fmt::format("from {}", least)};
+          /*validator_desc=*/""};  // --help shows type and default
 }
 
 }  // namespace steppe::cli
