@@ -20,11 +20,7 @@ SCO = ("sco_quarter", "sco_half", "all")
 
 
 def program(build: Path, name: str) -> str:
-    found = [
-        path
-        for path in build.rglob(name)
-        if path.is_file() and os.access(path, os.X_OK)
-    ]
+    found = [path for path in build.rglob(name) if path.is_file() and os.access(path, os.X_OK)]
     if not found:
         raise SystemExit(f"{build} has no program {name}: build it there first")
     return str(found[0])
@@ -41,9 +37,7 @@ def bench(build: Path, sizes: dict[str, int]) -> dict[str, dict]:
     ]
     for name, value in sizes.items():
         command += [f"--{name}", str(value)]
-    output = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return {row["placement"]: row for row in map(json.loads, output.splitlines())}
 
 
@@ -68,9 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = {name: getattr(arguments, name.replace("-", "_")) for name in sizes}
 
-    subprocess.run(
-        [program(arguments.build, "offload_test"), "--gtest_brief=1"], check=True
-    )
+    subprocess.run([program(arguments.build, "offload_test"), "--gtest_brief=1"], check=True)
     rows = bench(arguments.build, sizes)
     boundary = sizes["tokens"] * sizes["hidden"] * 2
     device = rows["device"]
@@ -82,9 +74,7 @@ def main() -> None:
         print(f"  {'ok ' if holds else 'NOT'} {text}")
 
     for name, row in rows.items():
-        print(
-            f"{name:24} {row['time_s'] * 1e3:9.1f} ms  x {row['against_device']:.3f}  {json.dumps(row)}"
-        )
+        print(f"{name:24} {row['time_s'] * 1e3:9.1f} ms  x {row['against_device']:.3f}  {json.dumps(row)}")
         if row["allocator_peak_bytes"] is not None:
             check(
                 row["allocator_peak_bytes"] == row["peak_bytes"],
@@ -98,9 +88,7 @@ def main() -> None:
             f"{name}: at most {SLOWDOWN - 1:.0%} slower",
         )
         saved = device["peak_bytes"] - row["peak_bytes"]
-        check(
-            saved == sent * boundary, f"{name}: the peak is lower by {sent} boundaries"
-        )
+        check(saved == sent * boundary, f"{name}: the peak is lower by {sent} boundaries")
     check(
         rows["outputs_on_device"]["against_device"] < 1,
         "kept attention outputs are faster than recomputed ones",

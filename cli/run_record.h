@@ -46,8 +46,8 @@ class RunRecord {
   Clock::time_point written_;
 };
 
-// For the parent of all ranks, once they are gone: a status that still says "running", or none at all, was left
-// by a rank 0 that could not say more.
+// For the parent of all ranks, once they are gone: a status that still says "running", or none at all, was
+// left by a rank 0 that could not say more.
 void fail_unfinished(const std::string& run_folder, const std::string& reason) noexcept;
 
 }  // namespace steppe::cli

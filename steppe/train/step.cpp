@@ -30,7 +30,8 @@ Step::Step(const StepConfig& config, const model::ModelConfig& model, const layo
       groups_(groups),
       context_(context),
       weights_(weights),
-      link_(weights.state_options().on_host() ? optim::make_host_link(context) : optim::make_idle_link(context)),
+      link_(weights.state_options().on_host() ? optim::make_host_link(context)
+                                              : optim::make_idle_link(context)),
       gradients_(context, weights, link_),
       optimizer_(config.adamw, config.buckets, weights.state_options(), context, link_, weights.shards()),
       frequencies_(model::rotary_frequencies(model)),

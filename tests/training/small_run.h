@@ -25,7 +25,7 @@ struct SmallRun {
   layout::LayoutConfig layout;
   train::StepConfig step;
   optim::StateOptions state;  // where masters, moments and gradients live
-  int64_t seq_length = 50;  // no degree divides it
+  int64_t seq_length = 50;    // no degree divides it
   int64_t global_batch_size = 4;
   int64_t micro_batch_size = 1;
   at::ScalarType dtype = at::kFloat;
