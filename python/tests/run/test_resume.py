@@ -162,9 +162,9 @@ def test_a_second_signal_later_leaves_at_once(start, program, tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_step_that_would_not_end_in_time_is_dropped(start, program, tmp_path, ranks):
-    """Steps of some seconds, and no time to finish them."""
+    """Steps of seconds, however fast the machine, and no time to finish them."""
     folder = tmp_path / "run"
-    long_steps = ["training.global_batch_size=128", "training.micro_batch_size=4"]
+    long_steps = [f"training.global_batch_size={4096 * ranks}", "training.micro_batch_size=4"]
     never_saves = ["checkpoint.interval=0", "checkpoint.first_step=false", "checkpoint.grace=0.5"]
     arguments = ("--ranks", ranks) if ranks > 1 else ()
     job = start(*arguments, sets=[*_LONG, *long_steps, *never_saves], folder=folder)
