@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <string>
@@ -16,6 +17,7 @@
 #include "steppe/comm/nccl_communicator.h"
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/comm/shared_memory_communicator.h"
+#include "steppe/comm/store_gather.h"
 
 namespace steppe::comm {
 namespace {
@@ -68,19 +70,11 @@ std::string network_identity() {
 
 // Whether all ranks share one network, so that loopback reaches everyone. Collective over the store.
 bool agree_on_loopback(const RankLayout& layout, c10d::Store& store, std::chrono::milliseconds timeout) {
-  const auto key_of = [](int rank) { return fmt::format("network/{}", rank); };
   const std::string mine = network_identity();
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < layout.world_size(); ++rank) keys.push_back(key_of(rank));
   try {
-    store.set(key_of(layout.rank()), std::vector<uint8_t>(mine.begin(), mine.end()));
-    store.wait(keys, timeout);
-    bool same = !mine.empty();
-    for (const std::string& key : keys) {
-      const std::vector<uint8_t> theirs = store.get(key);
-      same = same && std::string_view(reinterpret_cast<const char*>(theirs.data()), theirs.size()) == mine;
-    }
-    return same;
+    const auto all =
+        gather_through_store(store, "network", layout.rank(), layout.world_size(), mine, timeout);
+    return !mine.empty() && std::ranges::count(all, mine) == layout.world_size();
   } catch (const std::exception& error) {
     throw RuntimeFailure(
         fmt::format("[comm] rank {} of {}: the ranks did not all reach the store within {} s: {}",

@@ -18,6 +18,7 @@
 #include "steppe/comm/endpoint.h"
 #include "steppe/comm/exchange_contract.h"
 #include "steppe/comm/shared_pipe.h"
+#include "steppe/comm/store_gather.h"
 
 namespace steppe::comm {
 namespace {
@@ -49,25 +50,6 @@ struct Transfer {
   bool done() const { return moved == kHead + size; }
   size_t left() const { return kHead + size - moved; }
 };
-
-void set(c10d::Store& store, const std::string& key, std::string_view value) {
-  store.set(key, std::vector<uint8_t>(value.begin(), value.end()));
-}
-
-std::string get(c10d::Store& store, const std::string& key) {
-  const auto value = store.get(key);
-  return {value.begin(), value.end()};
-}
-
-std::string key_of(std::string_view name, std::string_view what, int rank) {
-  return fmt::format("shared_memory/{}/{}/{}", name, what, rank);
-}
-
-std::vector<std::string> keys_of(std::string_view name, std::string_view what, int size) {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(key_of(name, what, rank));
-  return keys;
-}
 
 }  // namespace
 
@@ -138,16 +120,16 @@ SharedMemoryCommunicator::Engine::Engine(Endpoint self, milliseconds timeout)
 void SharedMemoryCommunicator::Engine::meet(c10d::Store& store) {
   const auto& name = self_.name;
   try {
-    set(store, key_of(name, "segment", self_.rank), segment_.address());
-    store.wait(keys_of(name, "segment", size()), timeout_);
+    const auto everyones = [&](std::string_view what, std::string_view mine) {
+      return gather_through_store(store, fmt::format("shared_memory/{}/{}", name, what), self_.rank, size(),
+                                  mine, timeout_);
+    };
+    const auto addresses = everyones("segment", segment_.address());
     for (int rank = 0; rank < size(); ++rank) {
-      if (rank == self_.rank) continue;
-      const auto address = get(store, key_of(name, "segment", rank));
-      peers_[rank].segment = std::make_unique<SharedSegment>(size(), address);
+      if (rank != self_.rank) peers_[rank].segment = std::make_unique<SharedSegment>(size(), addresses[rank]);
     }
     // Nobody leaves before all have come: a segment can be mapped only while its owner holds it.
-    set(store, key_of(name, "mapped", self_.rank), "1");
-    store.wait(keys_of(name, "mapped", size()), timeout_);
+    everyones("mapped", "yes");
   } catch (const std::exception& error) {
     throw ConnectionLost(
         fmt::format("[comm {}] rank {} of {} (global {}) cannot connect to its peers within {} s: {}", name,
@@ -371,23 +353,22 @@ void SharedMemoryCommunicator::barrier() {
 }
 
 bool ranks_share_memory(int rank, int world_size, c10d::Store& store, milliseconds timeout) {
-  const std::string name = "probe";
+  const auto everyones = [&](std::string_view what, std::string_view word) {
+    return gather_through_store(store, fmt::format("shared_memory/{}", what), rank, world_size, word,
+                                timeout);
+  };
   SharedSegment mine(1);
-  set(store, key_of(name, "segment", rank), mine.address());
-  store.wait(keys_of(name, "segment", world_size), timeout);
+  const auto addresses = everyones("probe", mine.address());
   bool reached = true;
   for (int peer = 0; peer < world_size && reached; ++peer) {
     if (peer == rank) continue;
     try {
-      const SharedSegment theirs(1, get(store, key_of(name, "segment", peer)));
+      const SharedSegment theirs(1, addresses[peer]);
     } catch (const RuntimeFailure&) {
       reached = false;
     }
   }
-  set(store, key_of(name, "reached", rank), reached ? "yes" : "no");
-  const auto keys = keys_of(name, "reached", world_size);
-  store.wait(keys, timeout);
-  return std::all_of(keys.begin(), keys.end(), [&](const auto& key) { return get(store, key) == "yes"; });
+  return std::ranges::count(everyones("reached", reached ? "yes" : "no"), "yes") == world_size;
 }
 
 }  // namespace steppe::comm
