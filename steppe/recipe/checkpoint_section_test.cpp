@@ -2,17 +2,11 @@
 
 #include "steppe/base/error.h"
 #include "steppe/recipe/expect_message.h"
+#include "steppe/recipe/least_recipe.h"
 #include "steppe/recipe/run_config.h"
 
 namespace steppe::recipe {
 namespace {
-
-constexpr const char* kLeast = R"([optimizer]
-lr = 3e-4
-[training]
-steps = 200
-seq_length = 2048
-)";
 
 Recipe recipe_of(const std::vector<std::string>& overrides) {
   return Recipe::parse(kLeast, "recipes/least.toml", overrides);

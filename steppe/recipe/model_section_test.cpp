@@ -6,18 +6,11 @@
 
 #include "steppe/base/error.h"
 #include "steppe/recipe/expect_message.h"
+#include "steppe/recipe/least_recipe.h"
 #include "steppe/recipe/run_config.h"
 
 namespace steppe::recipe {
 namespace {
-
-// Lines 1 to 5, then what the test adds.
-const std::string kLeast = R"([optimizer]
-lr = 3e-4
-[training]
-steps = 200
-seq_length = 2048
-)";
 
 RunConfig read(const std::string& text, const std::vector<std::string>& overrides = {}) {
   auto recipe = Recipe::parse(text, "recipes/least.toml", overrides);
@@ -54,7 +47,7 @@ TEST(ModelSection, BadFoldersAndExportsAreNamed) {
 }
 
 TEST(ModelSection, RopeScalingTakesTheKeysOfItsType) {
-  const auto with = [](const std::string& lines) { return read(kLeast + lines); };
+  const auto with = [](const std::string& lines) { return read(std::string(kLeast) + lines); };
   const auto refused = [&](const std::string& lines, std::initializer_list<std::string> parts) {
     expect_message<ValueError>([&] { with(lines); }, parts);
   };
@@ -76,7 +69,7 @@ original_max_position_embeddings = 8192
   const RunConfig newer = with(parameters);
   EXPECT_EQ(newer.model.rope_theta, 5e5);
   EXPECT_EQ(newer.model.rope_scaling->factor, 2.0);
-  Recipe recipe = Recipe::parse(kLeast + parameters, "recipes/least.toml");
+  Recipe recipe = Recipe::parse(std::string(kLeast) + parameters, "recipes/least.toml");
   read_run_config(recipe);
   EXPECT_EQ(read(recipe.resolved_toml()), newer);
 

@@ -8,18 +8,11 @@
 
 #include "steppe/base/error.h"
 #include "steppe/recipe/expect_message.h"
+#include "steppe/recipe/least_recipe.h"
 #include "steppe/recipe/unknown_keys.h"
 
 namespace steppe::recipe {
 namespace {
-
-// Lines 1 to 5, then what the test adds.
-constexpr const char* kLeast = R"([optimizer]
-lr = 3e-4
-[training]
-steps = 200
-seq_length = 2048
-)";
 
 RunConfig config_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
   Recipe recipe = Recipe::parse(text, "recipes/least.toml", overrides);
