@@ -7,12 +7,10 @@ optimizer --peers`); our placements agree to the bit before they are timed, and 
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 
-from step_vs_transformers import RESULTS, ROOT, git_commit, machine, peers_python
+from peers.in_turns import bench_rows, peer_versions, write_results
+from step_vs_transformers import git_commit, machine
 
 # Names of the cases, and what they ask of `steppe bench optimizer`. Peers have fp32 weights.
 CASES = {
@@ -25,22 +23,9 @@ CASES = {
 }
 
 
-def peer_versions() -> dict[str, str]:
-    script = (
-        "import json, importlib.metadata as m; "
-        "print(json.dumps({n: m.version(n) for n in ('torch', 'deepspeed')}))"
-    )
-    command = [peers_python(), "-I", "-c", script]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def measure(arguments: argparse.Namespace, case: list[str]) -> list[dict]:
-    command = [str(ROOT / "build" / "steppe"), "bench", "optimizer", "--json", *case]
-    for name in ("params", "bucket", "slots", "samples"):
-        command += [f"--{name}", str(getattr(arguments, name))]
-    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
-    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    return [json.loads(line) for line in lines.splitlines()]
+    sizes = {name: getattr(arguments, name) for name in ("params", "bucket", "slots", "samples")}
+    return bench_rows("optimizer", sizes, arguments.threads, case)
 
 
 def mebibytes(value: int | None) -> str:
@@ -97,14 +82,11 @@ def main() -> None:
     result = vars(arguments) | {
         "machine": machine(),
         "commit": git_commit(),
-        "versions": peer_versions(),
+        "versions": peer_versions("torch", "deepspeed"),
         "command": " ".join(["./dev bench optimizer_vs_peers", *sys.argv[1:]]),
     }
     result["rows"] = {case: measure(arguments, flags) for case, flags in CASES.items()}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "optimizer_vs_peers.json").write_text(json.dumps(result, indent=2) + "\n")
-    (RESULTS / "optimizer_vs_peers.md").write_text(report(result))
-    print(report(result))
+    write_results("optimizer_vs_peers", result, report)
 
 
 if __name__ == "__main__":

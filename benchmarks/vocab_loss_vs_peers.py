@@ -7,34 +7,18 @@ One process of ours, one of theirs, the same input and threads, samples in turns
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 
-from step_vs_transformers import RESULTS, ROOT, git_commit, machine, peers_python
+from peers.in_turns import bench_rows, peer_versions, write_results
+from step_vs_transformers import git_commit, machine
 
 KINDS = ("full", "ring_weights", "tiled")  # on one rank, the others do what these do
 
 
-def peer_versions() -> dict[str, str]:
-    script = (
-        "import json, importlib.metadata as m; "
-        "print(json.dumps({n: m.version(n) for n in ('torch', 'cut-cross-entropy')}))"
-    )
-    command = [peers_python(), "-I", "-c", script]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def measure(arguments: argparse.Namespace) -> list[dict]:
-    command = [str(ROOT / "build" / "steppe"), "bench", "vocab", "--peers", "--json"]
-    for name in ("tokens", "hidden", "vocab", "samples"):
-        command += [f"--{name}", str(getattr(arguments, name))]
-    for kind in KINDS:
-        command += ["--kind", kind]
-    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
-    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    return [json.loads(line) for line in lines.splitlines()]
+    sizes = {name: getattr(arguments, name) for name in ("tokens", "hidden", "vocab", "samples")}
+    kinds = [word for kind in KINDS for word in ("--kind", kind)]
+    return bench_rows("vocab", sizes, arguments.threads, ["--peers", *kinds])
 
 
 def report(result: dict) -> str:
@@ -79,15 +63,12 @@ def main() -> None:
     arguments = parser.parse_args()
     result = vars(arguments) | {
         "machine": machine(),
-        "versions": peer_versions(),
+        "versions": peer_versions("torch", "cut-cross-entropy"),
         "commit": git_commit(),
         "command": " ".join(["./dev bench vocab_loss_vs_peers", *sys.argv[1:]]),
         "rows": measure(arguments),
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "vocab_loss_vs_peers.json").write_text(json.dumps(result, indent=1) + "\n")
-    (RESULTS / "vocab_loss_vs_peers.md").write_text(report(result))
-    print(report(result))
+    write_results("vocab_loss_vs_peers", result, report)
 
 
 if __name__ == "__main__":
