@@ -6,16 +6,20 @@
 #include <CLI/TypeTools.hpp>
 #include <CLI/Validators.hpp>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace steppe::cli {
 
-// "--ranks: must be a whole number from 1 on, got abc"
-inline CLI::Validator whole_number_from(int64_t least) {
-  return {[least](std::string& text) {
+// "--ranks: must be a whole number from 1 on, got abc"; with `most`: "from 1 to 64".
+inline CLI::Validator whole_number_from(int64_t least, int64_t most = std::numeric_limits<int64_t>::max()) {
+  return {[least, most](std::string& text) {
             int64_t value = 0;
-            if (CLI::detail::lexical_cast(text, value) && value >= least) return std::string();
-            return fmt::format("must be a whole number from {} on, got {}", least, text);
+            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
+              return std::string();
+            const bool is_open = most == std::numeric_limits<int64_t>::max();
+            return fmt::format("must be a whole number from {} {}, got {}", least,
+                               is_open ? "on" : fmt::format("to {}", most), text);
           },
           /*validator_desc=*/""};  // --help shows type and default
 }

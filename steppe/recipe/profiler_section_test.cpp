@@ -27,9 +27,9 @@ TEST(ProfilerSection, DefaultsAreThoseOfTheStruct) {
 TEST(ProfilerSection, RefusesStepsThatNeverCome) {
   for (const std::string steps : {"[0]", "[1.5]", "[-1]", "[3, 101]"}) {
     SCOPED_TRACE(steps);
-    expect_message<ValueError>(
-        [&] { section_of("steps = " + steps + "\n"); },
-        {"profiler.steps", steps == "[3, 101]" ? "training.steps = 100" : "from 1 on"});
+    expect_message<ValueError>([&] { section_of("steps = " + steps + "\n"); },
+                               {"profiler.steps", "(recipes/profiler.toml:2)",
+                                steps == "[3, 101]" ? "training.steps = 100" : "from 1 on"});
   }
   expect_message<ValueError>([&] { section_of("ranks = [-1]\n"); }, {"profiler.ranks", "from 0 on"});
 }

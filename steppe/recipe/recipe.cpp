@@ -70,7 +70,9 @@ void Recipe::note(std::string_view key, std::optional<Value> value, std::string 
 }
 
 void Recipe::record(std::string_view key, Value value) {
-  note(key, std::move(value), "default");
+  const auto found = std::find_if(records_.begin(), records_.end(),
+                                  [key](const Record& record) { return record.key == key; });
+  note(key, std::move(value), found == records_.end() ? "default" : found->origin);
 }
 
 void Recipe::check(bool holds, std::string_view key, std::string_view expectation) const {
