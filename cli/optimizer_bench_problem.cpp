@@ -115,14 +115,15 @@ double OptimizerProblem::link_seconds() {
     for (const auto& shard : shards_) {
       const auto move = [&](const at::Tensor& host) {
         const auto bytes = host.nbytes();
-        link_.to_device.copy(arrived.data_ptr(), host.const_data_ptr(), bytes);
-        link_.to_host.copy(landed, leaves.const_data_ptr(), bytes);
+        link_.to_device.copy(arrived.data_ptr(), host.const_data_ptr(), bytes, LinkPurpose::kOptimizer);
+        link_.to_host.copy(landed, leaves.const_data_ptr(), bytes, LinkPurpose::kOptimizer);
       };
       move(shard.m);
       move(shard.v);
       if (!shard.working_is_master()) move(shard.master);
       if (options_.host_gradients) {
-        link_.to_device.copy(arrived.data_ptr(), shard.grad.const_data_ptr(), shard.grad.nbytes());
+        link_.to_device.copy(arrived.data_ptr(), shard.grad.const_data_ptr(), shard.grad.nbytes(),
+                             LinkPurpose::kGradients);
       }
     }
     link_.to_device.synchronize();

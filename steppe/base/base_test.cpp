@@ -88,7 +88,7 @@ TEST(Counters, AddSumSubtractReset) {
   counters.flops.add(FlopKind::kExpert, 100);
   counters.flops[FlopKind::kDense] += 20;
   counters.wire_bytes.add(WirePurpose::kGradients, 7);
-  counters.link_bytes.add(LinkDirection::kDeviceToHost, 3);
+  counters.link_bytes[LinkDirection::kDeviceToHost].add(LinkPurpose::kSaved, 3);
   EXPECT_EQ(counters.flops.sum(), 120);
 
   const Counters before = counters;

@@ -16,8 +16,6 @@ std::string_view name(FlopKind kind) {
       return "expert";
     case FlopKind::kVocab:
       return "vocab";
-    case FlopKind::kNorm:
-      return "norm";
     case FlopKind::kOptimizer:
       return "optimizer";
     case FlopKind::kCount:
@@ -38,6 +36,8 @@ std::string_view name(WirePurpose purpose) {
       return "vocab";
     case WirePurpose::kGradients:
       return "gradients";
+    case WirePurpose::kReplicas:
+      return "replicas";
     case WirePurpose::kControl:
       return "control";
     case WirePurpose::kCount:
@@ -56,6 +56,36 @@ std::string_view name(LinkDirection direction) {
       break;
   }
   throw InternalError(fmt::format("[counters] no LinkDirection {}", static_cast<int>(direction)));
+}
+
+std::string_view name(LinkPurpose purpose) {
+  switch (purpose) {
+    case LinkPurpose::kBoundary:
+      return "boundary";
+    case LinkPurpose::kSaved:
+      return "saved";
+    case LinkPurpose::kGradients:
+      return "gradients";
+    case LinkPurpose::kOptimizer:
+      return "optimizer";
+    case LinkPurpose::kWeights:
+      return "weights";
+    case LinkPurpose::kControl:
+      return "control";
+    case LinkPurpose::kCount:
+      break;
+  }
+  throw InternalError(fmt::format("[counters] no LinkPurpose {}", static_cast<int>(purpose)));
+}
+
+LinkTally& LinkTally::operator+=(const LinkTally& other) {
+  for (std::size_t i = 0; i < ways_.size(); ++i) ways_[i] += other.ways_[i];
+  return *this;
+}
+
+LinkTally& LinkTally::operator-=(const LinkTally& other) {
+  for (std::size_t i = 0; i < ways_.size(); ++i) ways_[i] -= other.ways_[i];
+  return *this;
 }
 
 void Counters::reset() {

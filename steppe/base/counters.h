@@ -10,15 +10,14 @@
 
 namespace steppe {
 
-// Floating-point operations, a multiply-add being two. Recomputation counts again: these are done, not
-// needed.
+// Floating-point operations, a multiply-add being two, of products and of the update; norms, rotary embedding
+// and activations are not counted. Recomputation counts again: these are done, not needed.
 enum class FlopKind {
   kAttention,  // scores and weighted values
   kDense,      // projections of attention, dense feed-forward, shared experts
   kRouter,
   kExpert,
   kVocab,  // output projection and its loss
-  kNorm,   // norms, rotary embedding, activations: everything elementwise
   kOptimizer,
   kCount
 };
@@ -29,18 +28,30 @@ enum class WirePurpose {
   kDispatch,   // tokens to experts and back
   kSequence,   // Ulysses' exchanges
   kVocab,      // embedding rows, hidden states and normalizers of the vocabulary loss
-  kGradients,  // reduce-scatters and sums over replicas
+  kGradients,  // reduce-scatters, beside the layers
+  kReplicas,   // gradients of experts and vocabulary shards, summed over their replicas when the step ends
   kControl,    // counts, norms, agreements
   kCount
 };
 
-// Bytes over the link between host and device.
+// Bytes over the link between host and device, each way. A CPU's "device" counts as one.
 enum class LinkDirection { kHostToDevice, kDeviceToHost, kCount };
 
-// Lower-case names as they appear in metrics: "attention", "gradients", "h2d".
+enum class LinkPurpose {
+  kBoundary,   // layers' inputs
+  kSaved,      // attention outputs
+  kGradients,  // accumulators that live on the host, and gradients on their way to an update there
+  kOptimizer,  // masters and moments
+  kWeights,    // working weights that the host has refreshed
+  kControl,    // tokens, positions, indices
+  kCount
+};
+
+// Lower-case names as they appear in metrics: "attention", "gradients", "h2d", "boundary".
 std::string_view name(FlopKind kind);
 std::string_view name(WirePurpose purpose);
 std::string_view name(LinkDirection direction);
+std::string_view name(LinkPurpose purpose);
 
 // One int64 per value of an enumeration that ends in kCount.
 template <class Kind>
@@ -73,10 +84,27 @@ class Tally {
   std::array<std::int64_t, kSize> values_{};
 };
 
+// A tally of purposes for either direction.
+class LinkTally {
+ public:
+  Tally<LinkPurpose>& operator[](LinkDirection way) { return ways_[static_cast<std::size_t>(way)]; }
+  const Tally<LinkPurpose>& operator[](LinkDirection way) const {
+    return ways_[static_cast<std::size_t>(way)];
+  }
+  std::int64_t sum() const { return ways_[0].sum() + ways_[1].sum(); }
+  void reset() { ways_ = {}; }
+  LinkTally& operator+=(const LinkTally& other);
+  LinkTally& operator-=(const LinkTally& other);
+  bool operator==(const LinkTally&) const = default;
+
+ private:
+  std::array<Tally<LinkPurpose>, static_cast<std::size_t>(LinkDirection::kCount)> ways_;
+};
+
 struct Counters {
   Tally<FlopKind> flops;
   Tally<WirePurpose> wire_bytes;
-  Tally<LinkDirection> link_bytes;
+  LinkTally link_bytes;
 
   void reset();
   Counters& operator+=(const Counters& other);

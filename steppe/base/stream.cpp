@@ -68,8 +68,10 @@ void Stream::enqueue(Work work) {
   STEPPE_ASSERT(work, "[stream] work must be callable");
   backend_->enqueue(std::move(work));
 }
-void Stream::copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) backend_->copy(to, from, bytes);
+void Stream::copy(void* to, const void* from, size_t bytes, LinkPurpose purpose) {
+  if (bytes == 0) return;
+  if (copied_) copied_->add(purpose, static_cast<int64_t>(bytes));
+  backend_->copy(to, from, bytes);
 }
 Event Stream::record() {
   return Event(backend_->record());

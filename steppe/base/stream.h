@@ -26,6 +26,8 @@
 #include <memory>
 #include <string>
 
+#include "steppe/base/counters.h"
+
 namespace steppe {
 
 struct EventState;
@@ -69,8 +71,10 @@ class Stream {
 
   Kind kind() const;
   void enqueue(Work work);
-  // Between host and device, in either direction, or within one of them.
-  void copy(void* to, const void* from, size_t bytes);
+  // Between host and device, in either direction, or within one of them. An inert stream reads no pointer.
+  void copy(void* to, const void* from, size_t bytes, LinkPurpose purpose);
+  // Where copies are counted from now on, when they are given; null: nowhere.
+  void count_copies_in(Tally<LinkPurpose>* bytes) { copied_ = bytes; }
   Event record();
   void wait(const Event& event);
   // The calling thread waits until the stream is empty. Rethrows the first error since the last call.
@@ -81,6 +85,7 @@ class Stream {
  private:
   explicit Stream(std::unique_ptr<StreamBackend> backend);
   std::unique_ptr<StreamBackend> backend_;
+  Tally<LinkPurpose>* copied_ = nullptr;
 };
 
 }  // namespace steppe

@@ -88,9 +88,9 @@ TEST(Stream, CopiesThroughTwoWorkersArriveWhole) {
   std::vector<std::vector<int>> from(50), host(50), back(50);
   for (int i = 0; i < 50; ++i) {
     from[i].assign(kCount, i + 1), host[i].assign(kCount, 0), back[i].assign(kCount, 0);
-    out.copy(host[i].data(), from[i].data(), kCount * sizeof(int));
+    out.copy(host[i].data(), from[i].data(), kCount * sizeof(int), LinkPurpose::kBoundary);
     in.wait(out.record());
-    in.copy(back[i].data(), host[i].data(), kCount * sizeof(int));
+    in.copy(back[i].data(), host[i].data(), kCount * sizeof(int), LinkPurpose::kBoundary);
   }
   in.record().wait();
   EXPECT_EQ(back, from);
@@ -147,6 +147,32 @@ TEST(Stream, ReleasesWorkBeforeTheEventBehindIt) {
   }
 }
 
+TEST(Stream, CountsCopiesByPurposeWhereItIsToldTo) {
+  Tally<LinkPurpose> bytes;
+  const std::vector<int> from(16, 3);
+  for (auto kind : {Stream::Kind::kWorker, Stream::Kind::kInert}) {
+    auto stream = kind == Stream::Kind::kWorker ? Stream::worker("test") : Stream::inert();
+    std::vector<int> to(16);
+    bytes.reset();
+    stream.copy(to.data(), from.data(), 64, LinkPurpose::kSaved);
+    EXPECT_EQ(bytes.sum(), 0);
+    stream.count_copies_in(&bytes);
+    auto moved = std::move(stream);  // and goes on counting
+    moved.copy(to.data(), from.data(), 64, LinkPurpose::kSaved);
+    moved.copy(to.data(), from.data(), 24, LinkPurpose::kSaved);
+    moved.copy(to.data(), from.data(), 8, LinkPurpose::kOptimizer);
+    moved.copy(to.data(), from.data(), 0, LinkPurpose::kOptimizer);
+    moved.synchronize();
+    EXPECT_EQ(bytes[LinkPurpose::kSaved], 88);
+    EXPECT_EQ(bytes[LinkPurpose::kOptimizer], 8);
+    EXPECT_EQ(bytes.sum(), 96);
+    moved.count_copies_in(nullptr);
+    moved.copy(to.data(), from.data(), 64, LinkPurpose::kSaved);
+    moved.synchronize();
+    EXPECT_EQ(bytes.sum(), 96);
+  }
+}
+
 TEST(Stream, TheCallerRunsAtOnceAndTheInertStreamNever) {
   auto caller = Stream::caller(), inert = Stream::inert();
   int count = 0;
@@ -155,10 +181,10 @@ TEST(Stream, TheCallerRunsAtOnceAndTheInertStreamNever) {
   EXPECT_EQ(count, 1);
   const int from = 5;
   int to = 0;
-  inert.copy(nullptr, nullptr, 4096);
-  inert.copy(&to, &from, sizeof(int));
+  inert.copy(nullptr, nullptr, 4096, LinkPurpose::kBoundary);
+  inert.copy(&to, &from, sizeof(int), LinkPurpose::kBoundary);
   EXPECT_EQ(to, 0);
-  caller.copy(&to, &from, sizeof(int));
+  caller.copy(&to, &from, sizeof(int), LinkPurpose::kBoundary);
   EXPECT_EQ(to, 5);
   EXPECT_TRUE(inert.record().done());
   EXPECT_TRUE(caller.record().done());

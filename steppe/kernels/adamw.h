@@ -19,6 +19,9 @@ struct AdamWStep {
   int64_t step = 1;       // 1 for the first update
 };
 
+// Operations of the sequence for one parameter.
+inline constexpr int64_t kAdamWFlops = 16;
+
 // master [n] fp32 and m, v [n] of one dtype, fp32 or bf16, updated in place; grad [n] fp32 or bf16; working
 // [n] bf16 or fp32, refreshed from master (undefined, or master itself: not written). All contiguous, of any
 // one shape. Returns at once on `meta` (after the checks); allocates nothing. ValueError: shapes, dtypes,

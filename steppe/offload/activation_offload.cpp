@@ -5,18 +5,22 @@
 namespace steppe::offload {
 namespace {
 
-enum class Direction { kToDevice, kToHost };
-
 Stream compute_stream(const ops::OpContext& context) {
   if (context.device.is_meta()) return Stream::inert();
   if (!context.device.is_cuda()) return Stream::caller();
   return Stream::borrowed_cuda(context.device.index(), kernels::current_cuda_stream(context.empty({0})));
 }
 
-Stream copy_stream(const OffloadConfig& config, const ops::OpContext& context, Direction direction) {
+Stream uncounted_stream(const OffloadConfig& config, const ops::OpContext& context, LinkDirection way) {
   if (!config.uses_host() || context.device.is_meta()) return Stream::inert();
   if (context.device.is_cuda()) return Stream::cuda(context.device.index());
-  return Stream::worker(direction == Direction::kToDevice ? "saved to device" : "saved to host");
+  return Stream::worker(way == LinkDirection::kHostToDevice ? "saved to device" : "saved to host");
+}
+
+Stream copy_stream(const OffloadConfig& config, const ops::OpContext& context, LinkDirection way) {
+  auto stream = uncounted_stream(config, context, way);
+  if (context.counters) stream.count_copies_in(&context.counters->link_bytes[way]);
+  return stream;
 }
 
 }  // namespace
@@ -26,8 +30,8 @@ ActivationOffload::ActivationOffload(const OffloadConfig& config, const ops::OpC
       boundaries_(config.boundary_host_bytes, arena_options(memory::Category::kBoundary, context)),
       outputs_(config.output_host_bytes, arena_options(memory::Category::kSaved, context)),
       compute_(compute_stream(context)),
-      to_device_(copy_stream(config, context, Direction::kToDevice)),
-      to_host_(copy_stream(config, context, Direction::kToHost)) {}
+      to_device_(copy_stream(config, context, LinkDirection::kHostToDevice)),
+      to_host_(copy_stream(config, context, LinkDirection::kDeviceToHost)) {}
 
 memory::HostArenaOptions ActivationOffload::arena_options(memory::Category category,
                                                           const ops::OpContext& context) {

@@ -9,6 +9,13 @@
 #include "steppe/memory/scope.h"
 
 namespace steppe::offload {
+namespace {
+
+LinkPurpose purpose_of(SavedName name) {
+  return name == SavedName::kBoundary ? LinkPurpose::kBoundary : LinkPurpose::kSaved;
+}
+
+}  // namespace
 
 SavedStore::SavedStore(int64_t num_layers, CopyStreams streams, SavedArenas arenas)
     : layers_(num_layers), streams_(streams), arenas_(arenas) {}
@@ -49,7 +56,7 @@ void SavedStore::save(int64_t layer, SavedName name, at::Tensor x, Placement pla
   streams_.to_host.wait(streams_.compute.record());
   streams_.to_host.copy(arena.data(slot.range),
                         slot.device.is_meta() ? nullptr : slot.device.const_data_ptr(),
-                        static_cast<size_t>(bytes));
+                        static_cast<size_t>(bytes), purpose_of(name));
   slot.copied = streams_.to_host.record();
 }
 
@@ -70,7 +77,8 @@ void SavedStore::end_forward() {
   for (auto& layer : layers_) release_left(layer);
 }
 
-void SavedStore::start_return(Slot& slot, memory::HostArena& arena) {
+void SavedStore::start_return(Slot& slot, SavedName name) {
+  auto& arena = arena_of(static_cast<size_t>(name));
   if (slot.range.bytes == 0 || slot.device.defined()) return;
   const memory::Scope scope(slot.category);
   slot.device = at::empty(slot.sizes, at::TensorOptions().device(slot.where).dtype(slot.type));
@@ -78,19 +86,21 @@ void SavedStore::start_return(Slot& slot, memory::HostArena& arena) {
   streams_.to_device.wait(streams_.compute.record());
   streams_.to_device.wait(slot.copied);
   streams_.to_device.copy(slot.device.is_meta() ? nullptr : slot.device.mutable_data_ptr(),
-                          arena.data(slot.range), slot.device.nbytes());
+                          arena.data(slot.range), slot.device.nbytes(), purpose_of(name));
   slot.copied = streams_.to_device.record();
 }
 
 void SavedStore::prefetch(int64_t layer) {
   if (layer < 0) return;
-  for (size_t name = 0; name < kNumSavedNames; ++name) start_return(layers_[layer][name], arena_of(name));
+  for (size_t name = 0; name < kNumSavedNames; ++name) {
+    start_return(layers_[layer][name], static_cast<SavedName>(name));
+  }
 }
 
 at::Tensor SavedStore::restore(int64_t layer, SavedName name) {
   auto& slot = layers_[layer][static_cast<size_t>(name)];
   auto& arena = arena_of(static_cast<size_t>(name));
-  start_return(slot, arena);
+  start_return(slot, name);
   if (slot.range.bytes > 0) {
     streams_.compute.wait(slot.copied);
     slot.leaving = false;

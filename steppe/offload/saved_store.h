@@ -92,7 +92,7 @@ class SavedStore {
     return name == static_cast<size_t>(SavedName::kBoundary) ? arenas_.boundaries : arenas_.attention_outputs;
   }
   void release_left(Layer& layer);
-  void start_return(Slot& slot, memory::HostArena& arena);
+  void start_return(Slot& slot, SavedName name);
   bool copies_may_be_under_way() const;
 
   std::vector<Layer> layers_;

@@ -1,4 +1,4 @@
-// Host vectors onto the device. On `meta` only the shape.
+// Host vectors onto the device, counted. On `meta` only the shape.
 #pragma once
 
 #include <ATen/ops/from_blob.h>
@@ -20,6 +20,10 @@ at::Tensor upload(const OpContext& context, std::span<const T> values) {
     std::memcpy(out.data_ptr(), values.data(), values.size_bytes());
   } else if (out.is_cuda()) {
     out.copy_(at::from_blob(const_cast<T*>(values.data()), {count}, type));
+  }
+  if (context.counters) {
+    auto& bytes = context.counters->link_bytes[LinkDirection::kHostToDevice];
+    bytes.add(LinkPurpose::kControl, static_cast<int64_t>(values.size_bytes()));
   }
   return out;
 }

@@ -19,6 +19,7 @@ struct HostLink {
 };
 
 // Threads on the CPU, streams on CUDA, nothing on `meta`. `compute` is what is current on the calling thread.
+// Copies are counted in context.counters, on `meta` too.
 HostLink make_host_link(const ops::OpContext& context);
 // For a step that copies nothing: `compute` alone.
 HostLink make_idle_link(const ops::OpContext& context);
@@ -40,11 +41,12 @@ class DrainOnError {
   int exceptions_;
 };
 
-// Copies on one stream between pieces of tensors. Those that lie behind one another on both sides become one.
+// Copies on one stream, for one purpose, between pieces of tensors. Those that lie behind one another on both
+// sides become one.
 // flush() gives the stream the last of them.
 class CopyRun {
  public:
-  explicit CopyRun(Stream& stream) : stream_(stream) {}
+  CopyRun(Stream& stream, LinkPurpose purpose) : stream_(stream), purpose_(purpose) {}
 
   // Contiguous tensors of one dtype and number of elements.
   void add(const at::Tensor& to, const at::Tensor& from);
@@ -52,6 +54,7 @@ class CopyRun {
 
  private:
   Stream& stream_;
+  LinkPurpose purpose_;
   std::byte* to_ = nullptr;
   const std::byte* from_ = nullptr;
   size_t bytes_ = 0;

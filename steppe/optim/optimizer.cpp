@@ -40,6 +40,11 @@ std::string Optimizer::description() const {
 
 void Optimizer::step(const AdamWUpdate& update) {
   if (buckets_.empty()) return;
+  if (context_.counters) {
+    int64_t numel = 0;
+    for (const auto& bucket : buckets_) numel += bucket.numel;
+    context_.counters->flops.add(FlopKind::kOptimizer, kernels::kAdamWFlops * numel);
+  }
   switch (state_.placement) {
     case Placement::kResident:
       return step_resident(update);

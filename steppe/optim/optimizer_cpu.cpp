@@ -33,14 +33,14 @@ void Optimizer::take_host_slots() {
 
 void Optimizer::fetch_gradients(const Bucket& bucket, HostSlot& slot) {
   if (!slot.grad.defined()) return;
-  CopyRun run(link_.to_host);
+  CopyRun run(link_.to_host, LinkPurpose::kGradients);
   for (const auto& piece : bucket.pieces) run.add(piece.of_bucket(slot.grad), piece.of(piece.shard->grad));
   run.flush();
   slot.arrived = link_.to_host.record();
 }
 
 void Optimizer::update_on_cpu(const Bucket& bucket, HostSlot& slot, const AdamWUpdate& update) {
-  CopyRun run(link_.to_device);
+  CopyRun run(link_.to_device, LinkPurpose::kWeights);
   for (const auto& piece : bucket.pieces) {
     const auto& shard = *piece.shard;
     const auto master = piece.of(shard.master);

@@ -17,16 +17,17 @@ std::vector<Optimizer::DeviceSlot> Optimizer::make_device_slots() const {
 
 void Optimizer::fetch(const Bucket& bucket, DeviceSlot& slot) {
   link_.to_device.wait(slot.left);
-  CopyRun run(link_.to_device);
-  const auto bring = [&](const at::Tensor& staged, const at::Tensor ParameterShard::*tensor) {
+  const auto bring = [&](const at::Tensor& staged, const at::Tensor ParameterShard::*tensor,
+                         LinkPurpose purpose = LinkPurpose::kOptimizer) {
     if (!staged.defined()) return;
+    CopyRun run(link_.to_device, purpose);
     for (const auto& piece : bucket.pieces) run.add(piece.of_bucket(staged), piece.of(piece.shard->*tensor));
+    run.flush();
   };
   bring(slot.master, &ParameterShard::master);
   bring(slot.m, &ParameterShard::m);
   bring(slot.v, &ParameterShard::v);
-  bring(slot.grad, &ParameterShard::grad);
-  run.flush();
+  bring(slot.grad, &ParameterShard::grad, LinkPurpose::kGradients);
   slot.arrived = link_.to_device.record();
 }
 
@@ -45,7 +46,7 @@ void Optimizer::update_in_slot(const Bucket& bucket, const DeviceSlot& slot,
 
 void Optimizer::put_back(const Bucket& bucket, DeviceSlot& slot) {
   link_.to_host.wait(link_.compute.record());
-  CopyRun run(link_.to_host);
+  CopyRun run(link_.to_host, LinkPurpose::kOptimizer);
   const auto back = [&](const at::Tensor& staged, const at::Tensor ParameterShard::*tensor) {
     if (!staged.defined()) return;
     for (const auto& piece : bucket.pieces) run.add(piece.of(piece.shard->*tensor), piece.of_bucket(staged));

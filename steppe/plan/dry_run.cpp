@@ -40,8 +40,10 @@ Counters times(const Counters& one, int64_t factor) {
   const auto scale = [factor](auto& to, const auto& from) {
     for (size_t i = 0; i < from.values().size(); ++i) to.values()[i] = factor * from.values()[i];
   };
-  scale(many.flops, one.flops), scale(many.wire_bytes, one.wire_bytes),
-      scale(many.link_bytes, one.link_bytes);
+  scale(many.flops, one.flops), scale(many.wire_bytes, one.wire_bytes);
+  for (const auto way : {LinkDirection::kHostToDevice, LinkDirection::kDeviceToHost}) {
+    scale(many.link_bytes[way], one.link_bytes[way]);
+  }
   return many;
 }
 

@@ -15,12 +15,12 @@ namespace {
 constexpr int64_t kGB = 1'000'000'000;
 
 // Eight devices a node, a 400 Gb/s adapter for each (A100: 200), NVLink among them, PCIe 5 (A100: 4) to the
-// host.
+// host; its memory has 16 channels of DDR5-4800 (A100: DDR4-3200, B200: DDR5-5600).
 const std::array kPresets = {
-    Hardware{"A100", 80 * kGB, 1000 * kGB, 8, 312e12, 25e9, 300e9, 25e9, true},
-    Hardware{"H100", 80 * kGB, 2000 * kGB, 8, 989e12, 50e9, 450e9, 55e9, true},
-    Hardware{"H200", 141 * kGB, 2000 * kGB, 8, 989e12, 50e9, 450e9, 55e9, true},
-    Hardware{"B200", 180 * kGB, 2000 * kGB, 8, 2250e12, 50e9, 900e9, 55e9, true},
+    Hardware{"A100", 80 * kGB, 1000 * kGB, 8, 312e12, 25e9, 300e9, 25e9, 410e9, true},
+    Hardware{"H100", 80 * kGB, 2000 * kGB, 8, 989e12, 50e9, 450e9, 55e9, 614e9, true},
+    Hardware{"H200", 141 * kGB, 2000 * kGB, 8, 989e12, 50e9, 450e9, 55e9, 614e9, true},
+    Hardware{"B200", 180 * kGB, 2000 * kGB, 8, 2250e12, 50e9, 900e9, 55e9, 717e9, true},
 };
 
 int64_t host_memory_at_hand() {
@@ -40,6 +40,7 @@ Hardware machine_at_hand(int64_t ranks_per_node) {
             50e9,
             450e9,
             55e9,
+            614e9,
             true};
   }
   const auto ranks = static_cast<double>(ranks_per_node);
@@ -52,6 +53,7 @@ Hardware machine_at_hand(int64_t ranks_per_node) {
           2e9,
           2e9,
           10e9,
+          20e9,
           false};
 }
 

@@ -19,6 +19,7 @@ struct Hardware {
   double wire_bytes_per_s = 0;  // out of a device, to other nodes
   double node_bytes_per_s = 0;  // out of a device, within its node
   double link_bytes_per_s = 0;  // between host and device, each way
+  double host_bytes_per_s = 0;  // of a node's memory, reads and writes together
   bool is_accelerator = true;   // otherwise device memory is a share of the host's
 };
 

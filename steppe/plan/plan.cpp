@@ -88,6 +88,17 @@ void judge(const recipe::RunConfig& run, Plan& plan) {
   }
 }
 
+StepWork work_of(const recipe::RunConfig& run, const DryRun& rank) {
+  StepWork work{rank.counters, rank.update};
+  work.passes -= rank.update;
+  // Whatever the host updates goes up as working weights.
+  const auto itemsize = static_cast<int64_t>(c10::elementSize(train::compute_dtype(run)));
+  const int64_t refreshed =
+      rank.update.link_bytes[LinkDirection::kHostToDevice][LinkPurpose::kWeights] / itemsize;
+  work.host_update_bytes = host_update_bytes(run.optimizer, refreshed);
+  return work;
+}
+
 }  // namespace
 
 Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
@@ -118,11 +129,7 @@ Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
   plan.reserved_bytes = reserved_bytes(plan.hardware);
   plan.device_bytes = plan.rank.device.bytes + plan.reserved_bytes;
   plan.host_bytes_per_node = plan.hardware.ranks_per_node * (host_of_ranks + plan.budget.checkpoint_snapshot);
-  // The update waits for the gradients, and the next step for the update.
-  auto passes = plan.rank.counters;
-  passes -= plan.rank.update;
-  plan.step_seconds = step_time(passes, plan.layout, plan.hardware).total() +
-                      step_time(plan.rank.update, plan.layout, plan.hardware).total();
+  plan.step_seconds = step_time(work_of(run, plan.rank), plan.layout, plan.hardware).total();
   judge(run, plan);
   return plan;
 }

@@ -52,6 +52,16 @@ nlohmann::ordered_json tally_json(const Tally<Kind>& tally) {
   return json;
 }
 
+nlohmann::ordered_json link_json(const LinkTally& tally) {
+  nlohmann::ordered_json json;
+  for (const auto way : {LinkDirection::kHostToDevice, LinkDirection::kDeviceToHost}) {
+    for (const auto& [purpose, bytes] : tally_json(tally[way]).items()) {
+      json[fmt::format("{}_{}", purpose, name(way))] = bytes;
+    }
+  }
+  return json;
+}
+
 nlohmann::ordered_json phase_json(const Phase& phase) {
   nlohmann::ordered_json json;
   json["name"] = phase.name;
@@ -106,8 +116,8 @@ std::string plan_text(const recipe::RunConfig& run, const Plan& plan) {
       "about "
       "{:.3g} s\n",
       static_cast<double>(counters.flops.sum()) / 1e12, format_bytes(counters.wire_bytes.sum()),
-      format_bytes(counters.link_bytes[LinkDirection::kHostToDevice]),
-      format_bytes(counters.link_bytes[LinkDirection::kDeviceToHost]), plan.step_seconds);
+      format_bytes(counters.link_bytes[LinkDirection::kHostToDevice].sum()),
+      format_bytes(counters.link_bytes[LinkDirection::kDeviceToHost].sum()), plan.step_seconds);
   return text;
 }
 
@@ -139,7 +149,7 @@ std::string plan_json(const recipe::RunConfig& run, const Plan& plan,
   json["micro_batches"] = plan.rank.num_micro_batches;
   json["flops"] = tally_json(plan.rank.counters.flops);
   json["wire_bytes"] = tally_json(plan.rank.counters.wire_bytes);
-  json["link_bytes"] = tally_json(plan.rank.counters.link_bytes);
+  json["link_bytes"] = link_json(plan.rank.counters.link_bytes);
   json["step_seconds"] = plan.step_seconds;
   return json.dump(2);
 }

@@ -47,7 +47,7 @@ at::Tensor GradientStore::take(const model::WeightUnit& unit) {
   }
   link_.to_device.wait(link_.compute.record());  // the memory was somebody else's
   link_.to_device.wait(left_);
-  optim::CopyRun run(link_.to_device);
+  optim::CopyRun run(link_.to_device, LinkPurpose::kGradients);
   run.add(flat, unit.grad());
   run.flush();
   link_.compute.wait(link_.to_device.record());
@@ -64,7 +64,7 @@ void GradientStore::give_back(model::WeightUnit& unit, bool is_last_visit) {
   release_leaving();
   leaving_ = std::move(flat);
   link_.to_host.wait(link_.compute.record());
-  optim::CopyRun run(link_.to_host);
+  optim::CopyRun run(link_.to_host, LinkPurpose::kGradients);
   if (is_final) {
     run.add(unit.shard().grad, leaving_.narrow(0, unit.grad_shard_begin(), unit.shard_numel()));
   } else {

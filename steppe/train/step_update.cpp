@@ -55,8 +55,8 @@ void Step::finish_gradients() {
 void Step::count_wire_bytes() {
   auto& wire = context_.counters->wire_bytes;
   wire[WirePurpose::kWeights] = groups_.weights->wire_bytes();
-  wire[WirePurpose::kGradients] = groups_.gradients->wire_bytes() + groups_.expert_replicas->wire_bytes() +
-                                  groups_.vocab_replicas->wire_bytes();
+  wire[WirePurpose::kGradients] = groups_.gradients->wire_bytes();
+  wire[WirePurpose::kReplicas] = groups_.expert_replicas->wire_bytes() + groups_.vocab_replicas->wire_bytes();
   wire[WirePurpose::kSequence] = groups_.sequence->wire_bytes();
   wire[WirePurpose::kDispatch] = groups_.expert->wire_bytes();
   wire[WirePurpose::kVocab] = groups_.vocab->wire_bytes();

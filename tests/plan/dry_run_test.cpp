@@ -77,6 +77,7 @@ TEST(DryRun, CountsAllMicroBatchesOfAStep) {
   const auto real = real_run(small_recipe(six), six);
   EXPECT_EQ(real[0].counters.flops, many.counters.flops);
   EXPECT_EQ(real[0].counters.wire_bytes, many.counters.wire_bytes);
+  EXPECT_EQ(real[0].counters.link_bytes, many.counters.link_bytes);
 }
 
 TEST(DryRun, FollowsARecordedRun) {

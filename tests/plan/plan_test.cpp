@@ -6,7 +6,6 @@
 
 #include "steppe/base/error.h"
 #include "steppe/plan/search.h"
-#include "steppe/plan/time_model.h"
 #include "tests/plan/planned_run.h"
 
 namespace steppe::testing {
@@ -177,15 +176,6 @@ TEST(Tune, IsNoSlowerThanTheWidestLayout) {
   const auto tuned = plan::tune(run, {.world_size = 8});
   EXPECT_TRUE(tuned.plan.fits);
   EXPECT_LE(tuned.plan.step_seconds, widest.step_seconds);
-}
-
-TEST(TimeModel, ExchangesWithinANodeAreQuicker) {
-  Counters counters;
-  counters.wire_bytes[WirePurpose::kDispatch] = 1'000'000'000;
-  const auto hardware = plan::hardware_presets()[1];
-  const auto near = plan::step_time(counters, {16, 1, 8, 1}, hardware);
-  const auto far = plan::step_time(counters, {16, 1, 16, 1}, hardware);
-  EXPECT_DOUBLE_EQ(far.total() / near.total(), hardware.node_bytes_per_s / hardware.wire_bytes_per_s);
 }
 
 }  // namespace
