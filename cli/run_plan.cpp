@@ -1,19 +1,57 @@
 #include "cli/run_plan.h"
 
+#include <algorithm>
+#include <string>
+
 #include "steppe/base/error.h"
+#include "steppe/comm/store_gather.h"
 #include "steppe/plan/plan.h"
 
 namespace steppe::cli {
+namespace {
 
-int64_t planned_peak(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log) {
-  const auto plan = plan::make_plan(run, {.world_size = world_size, .num_threads = num_threads});
+// As long as ranks may take to meet: the plan of a long run takes a while.
+std::chrono::milliseconds timeout_of(const recipe::RunConfig& run) {
+  return std::chrono::milliseconds(static_cast<int64_t>(run.comm.init_timeout * 1000));
+}
+
+plan::Plan checked_plan(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log) {
+  auto plan = plan::make_plan(run, {.world_size = world_size, .num_threads = num_threads});
   STEPPE_CHECK_VALUE(
       plan.fits || run.plan.allow_unfit,
       "[plan] the run {}. `steppe plan` shows every term; plan.allow_unfit = true starts it anyway",
       plan.verdict);
   log.info("the plan {}", plan.verdict);
   for (const auto& remark : plan.remarks) log.info("the plan: {}", remark);
-  return plan.rank.device.bytes;
+  return plan;
+}
+
+}  // namespace
+
+RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,
+                 c10d::Store& store, int num_threads, const Log& log) {
+  RunPlan made;
+  if (environment.rank == 0) {
+    const auto plan = checked_plan(run, environment.world_size, num_threads, log);
+    made = {plan.rank.device.bytes, plan.attention_output_bytes};
+  }
+  if (run.activation_checkpoint.mode != "selective") return made;
+  const auto all = comm::gather_through_store(
+      store, "steppe/plan/attention_output_bytes", environment.rank, environment.world_size,
+      std::to_string(made.attention_output_bytes.value_or(0)), timeout_of(run));
+  made.attention_output_bytes = std::stoll(all.front());
+  return made;
+}
+
+int64_t agree_on_ranks_per_node(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,
+                                c10d::Store& store) {
+  int64_t most = run.hardware.ranks_per_node.value_or(1);
+  for (const auto& ranks : comm::gather_through_store(
+           store, "steppe/plan/ranks_of_node", environment.rank, environment.world_size,
+           std::to_string(environment.local_world_size), timeout_of(run))) {
+    most = std::max<int64_t>(most, std::stoll(ranks));
+  }
+  return std::min<int64_t>(most, environment.world_size);
 }
 
 }  // namespace steppe::cli

@@ -2,14 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "cli/launch/environment.h"
 #include "steppe/base/log.h"
 #include "steppe/recipe/run_config.h"
 
 namespace steppe::cli {
 
-// Logs the verdict; the planned peak in bytes, on the fullest rank. Throws ValueError when the run cannot fit
-// the machine at hand (or the recipe's hardware), unless plan.allow_unfit.
-int64_t planned_peak(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log);
+struct RunPlan {
+  std::optional<int64_t> peak_bytes;              // of the fullest rank; on rank 0
+  std::optional<int64_t> attention_output_bytes;  // room that they have on a device; the same on every rank
+};
+
+// Rank 0 makes the plan, logs the verdict and tells the others what they share.
+// Throws ValueError when the run cannot fit the machine at hand (or the recipe's hardware), unless
+// plan.allow_unfit. Collective.
+RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,
+                 c10d::Store& store, int num_threads, const Log& log);
+
+// Ranks of the fullest node, by what the launcher says; the recipe's hardware.ranks_per_node may say more
+// (containers of one rank each). They share the node's offload.host_budget. Collective.
+int64_t agree_on_ranks_per_node(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,
+                                c10d::Store& store);
 
 }  // namespace steppe::cli

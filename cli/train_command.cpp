@@ -118,8 +118,6 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
   const auto& run = loaded.run;
   launch::follow_launcher(environment);
   set_threads(environment, loaded, lookup);
-  auto& ranks_per_node = loaded.run.hardware.ranks_per_node;  // they share the node's offload.host_budget
-  if (!ranks_per_node) ranks_per_node = environment.local_world_size;
 
   const auto store = launch::make_store(environment, milliseconds(run.comm.init_timeout));
   std::optional<Log> log;
@@ -132,6 +130,7 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
     const bool color = wants_color(lookup);
     log.emplace(LogOptions{.rank = environment.rank, .folder = run.run.folder + "/logs", .color = color});
     record.begin(*log);
+    loaded.run.hardware.ranks_per_node = agree_on_ranks_per_node(run, environment, *store);
     train::Process process{.rank = environment.rank,
                            .world_size = environment.world_size,
                            .local_rank = environment.local_rank,
@@ -139,9 +138,9 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
                            .store = store,
                            .color = color,
                            .resolved_recipe = loaded.recipe.resolved_toml()};
-    if (environment.rank == 0) {
-      process.planned_peak_bytes = planned_peak(run, environment.world_size, at::get_num_threads(), *log);
-    }
+    const auto plan = plan_run(run, environment, *store, at::get_num_threads(), *log);
+    process.planned_peak_bytes = plan.peak_bytes;
+    process.attention_output_bytes = plan.attention_output_bytes;
     // The plan of a long run takes a while, and nobody would look at the flag.
     static const launch::SignalFlag signals;
     process.stop_signal = [] { return signals.received(); };

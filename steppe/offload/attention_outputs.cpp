@@ -15,6 +15,22 @@ bool saves_more(const OutputCost& a, const OutputCost& b) {
   return static_cast<__int128>(a.flops) * b.device_bytes > static_cast<__int128>(b.flops) * a.device_bytes;
 }
 
+__int128 flops_saved(std::span<const OutputPlacement> placements, std::span<const OutputCost> layers) {
+  __int128 flops = 0;
+  for (size_t i = 0; i < placements.size(); ++i) {
+    if (placements[i] != OutputPlacement::kRecompute) flops += layers[i].flops;
+  }
+  return flops;
+}
+
+// Two at a time: on the way out beside the layer that computes the next, on the way back beside the one at
+// work.
+int64_t largest_on_the_way(std::span<const OutputCost> layers) {
+  int64_t largest = 0;
+  for (const auto& layer : layers) largest = std::max(largest, layer.device_bytes);
+  return 2 * largest;
+}
+
 // Layers whose output is worth its bytes, best first; equals in the order in which they are given.
 std::vector<size_t> best_first(std::vector<size_t> order, std::span<const OutputCost> layers) {
   std::erase_if(order, [&](size_t i) { return layers[i].flops <= 0; });
@@ -49,6 +65,25 @@ std::vector<OutputPlacement> choose_output_placements(std::span<const OutputCost
     left -= layers[i].host_bytes;
   }
   return placements;
+}
+
+std::vector<OutputPlacement> choose_within_room(std::span<const OutputCost> layers, int64_t room,
+                                                int64_t host_bytes) {
+  auto stay = choose_output_placements(layers, {room, 0});
+  const int64_t beside = room - largest_on_the_way(layers);
+  if (host_bytes == 0 || beside < 0) return stay;
+  auto travel = choose_output_placements(layers, {beside, host_bytes});
+  return flops_saved(travel, layers) > flops_saved(stay, layers) ? travel : stay;
+}
+
+int64_t device_bytes_of(std::span<const OutputPlacement> placements, std::span<const OutputCost> layers) {
+  int64_t bytes = 0;
+  bool any_travels = false;
+  for (size_t i = 0; i < placements.size(); ++i) {
+    if (placements[i] == OutputPlacement::kDevice) bytes += layers[i].device_bytes;
+    any_travels = any_travels || placements[i] == OutputPlacement::kHost;
+  }
+  return bytes + (any_travels ? largest_on_the_way(layers) : 0);
 }
 
 int64_t host_bytes_of(std::span<const OutputPlacement> placements, std::span<const OutputCost> layers) {

@@ -34,7 +34,13 @@ struct OutputBudgets {
 std::vector<OutputPlacement> choose_output_placements(std::span<const OutputCost> layers,
                                                       const OutputBudgets& budgets);
 
-// Bytes that the layers so placed take in host memory.
+// As above where layers that travel need room too: `room` bytes of a device are for those that stay and for
+// the two that are on their way at a time. Nobody travels where that saves no more work.
+std::vector<OutputPlacement> choose_within_room(std::span<const OutputCost> layers, int64_t room,
+                                                int64_t host_bytes);
+
+// Bytes that the layers so placed take at most on the device at a time, and in host memory.
+int64_t device_bytes_of(std::span<const OutputPlacement> placements, std::span<const OutputCost> layers);
 int64_t host_bytes_of(std::span<const OutputPlacement> placements, std::span<const OutputCost> layers);
 
 // "attention outputs: 30 of 39 layers on the device (4.5GiB), 5 in host memory (768MiB), 4 recomputed"

@@ -94,7 +94,8 @@ DryRun run_rank(const recipe::RunConfig& run, const DryRunOptions& options, cons
   const kernels::MetaStandsFor device(options.as_cuda ? at::kCUDA : at::kCPU);
   const auto batch = batch_of(run, options, shape, alone);
   train::Assembly rank(run, shape, at::kMeta, std::move(groups),
-                       supposed_routing(run, shape.model, shape.layout.rank()));
+                       supposed_routing(run, shape.model, shape.layout.rank()),
+                       options.attention_output_bytes);
   DryRun dry;
   dry.rank = shape.layout.rank();
   dry.persistent = ledger.live_by_category();

@@ -4,7 +4,9 @@
 
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
+#include "steppe/plan/attention_room.h"
 #include "steppe/plan/time_model.h"
+#include "steppe/train/assembly.h"
 #include "steppe/train/configure.h"
 
 namespace steppe::plan {
@@ -107,10 +109,15 @@ Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
   auto run = given;
   run.hardware.ranks_per_node = plan.hardware.ranks_per_node;  // they share a node's offload.host_budget
   plan.layout = train::layout_config(run, options.world_size);
-  const DryRunOptions dry{.world_size = options.world_size,
-                          .num_threads = options.num_threads,
-                          .as_cuda = plan.hardware.is_accelerator,
-                          .record_timeline = options.record_timeline};
+  DryRunOptions dry{.world_size = options.world_size,
+                    .num_threads = options.num_threads,
+                    .as_cuda = plan.hardware.is_accelerator,
+                    .record_timeline = options.record_timeline};
+  dry.attention_output_bytes = plan.attention_output_bytes =
+      attention_output_room(run, dry, plan.hardware, memory_of_ranks(plan));
+  const train::RankShape shape(run, 0, options.world_size);
+  plan.kept =
+      train::offload_config(run, shape.model, shape.layout_config, plan.attention_output_bytes).description;
   int64_t host_of_ranks = 0;
   if (options.all_ranks) {
     for (auto& rank : dry_run_all(run, dry)) {

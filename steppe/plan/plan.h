@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Plan {
   bool fits = false;
   std::string verdict;               // one line: fits or not, by how much; what to change
   std::vector<std::string> remarks;  // warnings: the guarantee, the chunk ceiling
+  std::optional<int64_t> attention_output_bytes;  // room that they have on a device (attention_room.h)
+  std::string kept;  // a line: which layers' inputs and attention outputs are kept, and where
   double step_seconds = 0;           // by the time model
 };
 

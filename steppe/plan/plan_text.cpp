@@ -100,6 +100,7 @@ std::string plan_text(const recipe::RunConfig& run, const Plan& plan) {
   text += fmt::format("{}\n", plan.verdict);
   for (const auto& remark : plan.remarks) text += fmt::format("note: {}\n", remark);
   text += fmt::format("\ndry run: peak {} on rank {}, in {}\n{}", format_bytes(peak.bytes), plan.rank.rank,
+  if (!plan.kept.empty()) text += plan.kept + "\n";
                       peak.mark, contributors(peak));
   text += fmt::format("  {:>10}  context, libraries, communicators\n", format_bytes(plan.reserved_bytes));
   text += fmt::format("host memory per node: {} of {}\n", format_bytes(plan.host_bytes_per_node),
@@ -129,6 +130,7 @@ std::string plan_json(const recipe::RunConfig& run, const Plan& plan,
   json["fits"] = plan.fits, json["verdict"] = plan.verdict, json["remarks"] = plan.remarks;
   json["peak_bytes"] = plan.rank.device.bytes, json["reserved_bytes"] = plan.reserved_bytes;
   json["device_memory"] = plan.hardware.device_memory;
+  if (!plan.kept.empty()) json["kept"] = plan.kept;
   json["expected_bytes"] = plan.budget.expected(), json["guaranteed_bytes"] = plan.budget.guaranteed();
   json["host_bytes"] = plan.host_bytes_per_node, json["host_memory"] = plan.hardware.host_memory;
   json["rank"] = plan.rank.rank, json["instant"] = plan.rank.device.mark;

@@ -13,9 +13,10 @@ std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run,
       ops::balanced_routing({model.num_experts, model.num_experts_per_tok, model.norm_topk_prob}));
 }
 
-StepConfig step_config_of(const recipe::RunConfig& run, const RankShape& shape) {
+StepConfig step_config_of(const recipe::RunConfig& run, const RankShape& shape,
+                          std::optional<int64_t> attention_output_bytes) {
   auto config = step_config(run);
-  config.offload = offload_config(run, shape.model, shape.layout_config);
+  config.offload = offload_config(run, shape.model, shape.layout_config, attention_output_bytes);
   return config;
 }
 
@@ -27,11 +28,13 @@ RankShape::RankShape(const recipe::RunConfig& run, int rank, int world_size)
       layout(layout_config, rank, layout_constraints(model)) {}
 
 Assembly::Assembly(const recipe::RunConfig& run, const RankShape& shape, at::Device device,
-                   comm::Groups given_groups, std::unique_ptr<ops::RoutingSource> given_routing)
+                   comm::Groups given_groups, std::unique_ptr<ops::RoutingSource> given_routing,
+                   std::optional<int64_t> attention_output_bytes)
     : context{device, compute_dtype(run), &counters},
       groups(std::move(given_groups)),
       weights(shape.model, shape.layout, groups, context, state_options(run)),
       routing(given_routing ? std::move(given_routing) : routing_source(run, shape.model)),
-      step(step_config_of(run, shape), shape.model, shape.layout, groups, context, weights, *routing) {}
+      step(step_config_of(run, shape, attention_output_bytes), shape.model, shape.layout, groups, context,
+           weights, *routing) {}
 
 }  // namespace steppe::train

@@ -2,7 +2,9 @@
 // that the plan cannot describe another program than the one that runs.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "steppe/base/counters.h"
 #include "steppe/comm/groups.h"
@@ -27,10 +29,12 @@ struct RankShape {
 };
 
 // Weights and step of one rank, in the order they must live. `shape` must outlive it. On `meta`, over
-// shape-only groups, nothing is computed and everything is booked. `routing`: null for the recipe's own.
+// shape-only groups, nothing is computed and everything is booked. `routing`: null for the recipe's own;
+// `attention_output_bytes`: offload_config()'s.
 struct Assembly {
   Assembly(const recipe::RunConfig& run, const RankShape& shape, at::Device device, comm::Groups groups,
-           std::unique_ptr<ops::RoutingSource> routing = nullptr);
+           std::unique_ptr<ops::RoutingSource> routing = nullptr,
+           std::optional<int64_t> attention_output_bytes = {});
   Assembly(const Assembly&) = delete;
 
   Counters counters;

@@ -85,7 +85,8 @@ optim::StateOptions state_options(const recipe::RunConfig& run) {
 }
 
 offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model::ModelConfig& model,
-                                      const layout::LayoutConfig& layout) {
+                                      const layout::LayoutConfig& layout,
+                                      std::optional<int64_t> attention_output_bytes) {
   using offload::BoundaryPolicy;
   const auto itemsize = static_cast<int64_t>(c10::elementSize(compute_dtype(run)));
   const int64_t row_tokens = run.training.seq_length * run.training.micro_batch_size;
@@ -106,14 +107,15 @@ offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model:
                                      num_layers, format_bytes(config.boundary_host_bytes));
   }
   if (run.activation_checkpoint.mode != "selective") return config;
-  // Whoever sends boundaries away has no room on the device: outputs then travel too, in what is left.
-  const bool crowded = config.boundaries != BoundaryPolicy::kNone;
-  const offload::OutputBudgets budgets{crowded ? 0 : std::numeric_limits<int64_t>::max(),
-                                       crowded ? share - config.boundary_host_bytes : 0};
+  const bool travels = config.boundaries != BoundaryPolicy::kNone;
+  const int64_t host_bytes = travels ? share - config.boundary_host_bytes : 0;
   const std::vector<offload::OutputCost> costs(
       num_layers, offload::attention_output_cost(row_tokens, model.num_attention_heads / degree,
                                                  model.head_dim, itemsize));
-  config.attention_outputs = offload::choose_output_placements(costs, budgets);
+  config.attention_outputs =
+      attention_output_bytes ? offload::choose_within_room(costs, *attention_output_bytes, host_bytes)
+                             : offload::choose_output_placements(
+                                   costs, {travels ? 0 : std::numeric_limits<int64_t>::max(), host_bytes});
   config.output_host_bytes = offload::host_bytes_of(config.attention_outputs, costs);
   config.description += (config.description.empty() ? "" : "; ") + describe(config.attention_outputs, costs);
   return config;

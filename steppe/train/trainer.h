@@ -22,8 +22,9 @@ struct Process {
   int local_world_size = 1;  // ranks of this node
   c10::intrusive_ptr<c10d::Store> store;
   bool color = false;
-  std::string resolved_recipe;                // kept in checkpoints
-  std::optional<int64_t> planned_peak_bytes;  // of the fullest rank, shown beside the first step's own
+  std::string resolved_recipe;                    // kept in checkpoints
+  std::optional<int64_t> planned_peak_bytes;      // of the fullest rank, shown beside the first step's own
+  std::optional<int64_t> attention_output_bytes;  // offload_config()'s, the same on every rank
   // 0, or the signal that asks this rank to stop; read once per step, agreed by all ranks.
   std::function<int()> stop_signal = [] { return 0; };
   double seconds_since_signal() const { return since_signal ? since_signal() : 0; }
