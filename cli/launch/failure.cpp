@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -18,7 +20,7 @@ constexpr const char* kFailureKey = "failure";
 std::string encode(const Failure& failure) {
   const json value = {{"rank", failure.rank},
                       {"message", failure.message},
-                      {"connection", failure.kind == FailureKind::kConnection},
+                      {"kind", static_cast<int>(failure.kind)},
                       {"timestamp", failure.timestamp > 0 ? failure.timestamp : seconds_since_epoch()}};
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -27,8 +29,7 @@ Failure decode(const std::string& text) {
   const json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   STEPPE_ASSERT(value.is_object(), "[launch] the store's failure key holds \"{}\"", text);
   return {value.value("rank", -1), value.value("message", ""),
-          value.value("connection", false) ? FailureKind::kConnection : FailureKind::kCause,
-          value.value("timestamp", std::int64_t{0})};
+          static_cast<FailureKind>(value.value("kind", 0)), value.value("timestamp", std::int64_t{0})};
 }
 
 }  // namespace
@@ -46,15 +47,19 @@ std::optional<Failure> find_failure(c10d::Store& store) {
   return decode(store.get_to_str(kFailureKey));
 }
 
-bool is_connection_loss(const std::exception& error) {
-  if (dynamic_cast<const comm::ConnectionLost*>(&error) != nullptr) return true;
-  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
-  const std::string_view text = error.what();
-  for (const char* words : {"Connection closed by peer", "Connection reset by peer", "Connection refused",
-                            "Broken pipe", "Timed out waiting", "NCCL", "Socket Timeout", "gloo/transport"}) {
-    if (text.find(words) != std::string_view::npos) return true;
+FailureKind kind_of(const std::exception& error) {
+  if (const auto* lost = dynamic_cast<const comm::ConnectionLost*>(&error)) {
+    return lost->cause() == comm::LossCause::kLate ? FailureKind::kLatePeer : FailureKind::kConnection;
   }
-  return false;
+  const std::string_view text = error.what();
+  const auto says = [text](std::initializer_list<std::string_view> phrases) {
+    return std::ranges::any_of(phrases, [text](auto words) { return text.find(words) != text.npos; });
+  };
+  if (says({"Timed out waiting", "Socket Timeout"})) return FailureKind::kLatePeer;
+  const bool lost = dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+                    says({"Connection closed by peer", "Connection reset by peer", "Connection refused",
+                          "Broken pipe", "NCCL", "gloo/transport"});
+  return lost ? FailureKind::kConnection : FailureKind::kCause;
 }
 
 ErrorReport describe(const std::exception& error) {

@@ -14,6 +14,7 @@ namespace steppe::launch {
 enum class FailureKind {
   kCause,       // this rank's own: an error in its input, a crash, a hang
   kConnection,  // it lost a peer; the peer may still tell why
+  kLatePeer,    // as that, and the peer did not answer in time
 };
 
 struct Failure {
@@ -31,9 +32,9 @@ Failure report_failure(c10d::Store& store, int rank, const std::string& message)
 // The failure that stands, if any. One or two round trips.
 std::optional<Failure> find_failure(c10d::Store& store);
 
-// True for what communicators and the store throw when a peer goes away or does not answer in time. Where
-// the type says little (NCCL's are std::runtime_error), the words decide.
-bool is_connection_loss(const std::exception& error);
+// kConnection or kLatePeer for what communicators and the store throw when a peer goes away or does not
+// answer in time. Where the type says little (NCCL's are std::runtime_error), the words decide.
+FailureKind kind_of(const std::exception& error);
 
 // Message without, details with the C++ backtrace that Torch's errors carry.
 ErrorReport describe(const std::exception& error);

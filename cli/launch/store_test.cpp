@@ -13,6 +13,7 @@
 #include "cli/launch/failure.h"
 #include "cli/launch/heartbeat.h"
 #include "steppe/base/error.h"
+#include "steppe/comm/connection_lost.h"
 
 namespace steppe::launch {
 namespace {
@@ -153,9 +154,13 @@ TEST(Failures, TheFirstReportStands) {
 }
 
 TEST(Failures, LostConnectionsAreToldFromCauses) {
-  EXPECT_TRUE(is_connection_loss(std::runtime_error("[a/pair.cc:1] Connection closed by peer [::1]:3")));
-  EXPECT_TRUE(is_connection_loss(c10::DistNetworkError({"f", "g", 1}, "x")));
-  EXPECT_FALSE(is_connection_loss(ValueError("[data] token id 9 must be below 4")));
+  EXPECT_EQ(kind_of(std::runtime_error("[a/pair.cc:1] Connection closed by peer [::1]:3")),
+            FailureKind::kConnection);
+  EXPECT_EQ(kind_of(std::runtime_error("[a/pair.cc:1] Timed out waiting 100ms")), FailureKind::kLatePeer);
+  EXPECT_EQ(kind_of(c10::DistNetworkError({"f", "g", 1}, "x")), FailureKind::kConnection);
+  EXPECT_EQ(kind_of(comm::ConnectionLost("it left")), FailureKind::kConnection);
+  EXPECT_EQ(kind_of(comm::ConnectionLost("no answer", comm::LossCause::kLate)), FailureKind::kLatePeer);
+  EXPECT_EQ(kind_of(ValueError("[data] token id 9 must be below 4")), FailureKind::kCause);
 }
 
 Heartbeat at(std::int64_t beats, std::int64_t progress, std::int64_t step, const char* where,

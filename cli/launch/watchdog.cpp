@@ -72,8 +72,7 @@ Failure Watchdog::fail(const std::exception& error) noexcept {
   // own status, and the judge sees to it.
   std::signal(SIGTERM, SIG_IGN);
   const ErrorReport report = describe(error);
-  Failure mine{s.environment.rank, report.message,
-               is_connection_loss(error) ? FailureKind::kConnection : FailureKind::kCause, report.timestamp};
+  Failure mine{s.environment.rank, report.message, kind_of(error), report.timestamp};
   std::unique_lock lock(s.mutex);
   s.own = mine;
   s.own_details = report.details;

@@ -54,7 +54,7 @@ void Watchdog::State::report_own() {
     if (!own || verdict) return;
     mine = *own;
   }
-  if (mine.kind == FailureKind::kConnection) {
+  if (mine.kind != FailureKind::kCause) {
     // Gloo notices a peer's death before anyone can say what killed it.
     if (!own_since) {
       own_since = std::chrono::steady_clock::now();
@@ -64,10 +64,10 @@ void Watchdog::State::report_own() {
     const auto silent = silent_ranks(before, read_heartbeats(*store, environment.world_size));
     if (!silent.empty() && silent.front() != environment.rank) {
       // A peer's wait for it and this process's own limit end at about the same time: either may come first.
-      const bool late = mine.message.find("Timed out waiting") != std::string::npos;
       const std::string what =
-          late ? fmt::format("no progress for {:g} s (comm.timeout)", seconds(options.progress_limit))
-               : "died, or lost its network, without a word";
+          mine.kind == FailureKind::kLatePeer
+              ? fmt::format("no progress for {:g} s (comm.timeout)", seconds(options.progress_limit))
+              : "died, or lost its network, without a word";
       mine.message = fmt::format("{}; rank {} noticed: {}", what, mine.rank, mine.message);
       mine.rank = silent.front();
       mine.kind = FailureKind::kCause;

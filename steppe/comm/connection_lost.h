@@ -2,13 +2,26 @@
 // went wrong elsewhere.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "steppe/base/error.h"
 
 namespace steppe::comm {
 
+enum class LossCause : uint8_t {
+  kGone,  // it died, left, or was never reached
+  kLate,  // it lives, for all this rank knows, and did not answer in time
+};
+
 class ConnectionLost : public RuntimeFailure {
  public:
-  using RuntimeFailure::RuntimeFailure;
+  explicit ConnectionLost(const std::string& message, LossCause cause = LossCause::kGone)
+      : RuntimeFailure(message), cause_(cause) {}
+  LossCause cause() const { return cause_; }
+
+ private:
+  LossCause cause_;
 };
 
 }  // namespace steppe::comm

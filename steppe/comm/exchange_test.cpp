@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "steppe/base/error.h"
+#include "steppe/comm/connection_lost.h"
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/comm/test_world.h"
 #include "steppe/memory/scope.h"
@@ -204,38 +205,44 @@ TEST(ExchangeErrors, NameTheArgument) {
 }
 
 // What rank 0 is told when rank 1 does `instead`; and how long it took.
-std::string failure_of_rank0(Transport transport,
-                             const std::function<void(std::unique_ptr<Communicator>)>& instead,
-                             std::chrono::milliseconds timeout, double* seconds) {
-  std::string message;
+ConnectionLost failure_of_rank0(Transport transport,
+                                const std::function<void(std::unique_ptr<Communicator>)>& instead,
+                                std::chrono::milliseconds timeout, double* seconds) {
+  ConnectionLost lost("not thrown");
   run_ranks(2, [&](int rank, const auto& store) {
     auto world = make_world(rank, 2, store, timeout, "expert.3", transport);
     if (rank == 1) return instead(std::move(world));
     std::vector<at::Tensor> sends(2, at::ones({10})), receives(2, at::zeros({10}));
     sends[0] = receives[0] = at::Tensor();
     const auto start = std::chrono::steady_clock::now();
-    message = message_of<RuntimeFailure>([&] { world->exchange(sends, receives).wait(); });
+    try {
+      world->exchange(sends, receives).wait();
+    } catch (const ConnectionLost& error) {
+      lost = error;
+    }
     *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     // The group is broken now: later calls fail too, at once.
     EXPECT_THROW(world->barrier(), RuntimeFailure);
   });
-  return message;
+  return lost;
 }
 
 TEST_P(Exchange, APeerThatVanishesFailsAtOnce) {
   double seconds = 0;
-  const std::string message = failure_of_rank0(
+  const auto lost = failure_of_rank0(
       GetParam(), [](auto world) { world.reset(); }, std::chrono::seconds(30), &seconds);
-  expect_words(message, {"[comm expert.3]", "rank 0 (global 0)", "rank 1 (global 1)"});
+  EXPECT_EQ(lost.cause(), LossCause::kGone);
+  expect_words(lost.what(), {"[comm expert.3]", "rank 0 (global 0)", "rank 1 (global 1)"});
   EXPECT_LT(seconds, 10);
 }
 
 TEST_P(Exchange, APeerThatHangsFailsAtTheTimeout) {
   double seconds = 0;
-  const std::string message = failure_of_rank0(
+  const auto lost = failure_of_rank0(
       GetParam(), [](auto) { std::this_thread::sleep_for(std::chrono::seconds(4)); },
       std::chrono::milliseconds(1500), &seconds);
-  expect_words(message,
+  EXPECT_EQ(lost.cause(), LossCause::kLate);
+  expect_words(lost.what(),
                {"[comm expert.3]", "rank 0 (global 0)", "receiving from rank 1 (global 1)", "1.5 s"});
   EXPECT_GT(seconds, 1);
   EXPECT_LT(seconds, 4);

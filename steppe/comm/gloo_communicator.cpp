@@ -1,6 +1,7 @@
 #include "steppe/comm/gloo_communicator.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -44,9 +45,13 @@ class Transfers {
       try {
         if (entry.work->wait(left)) continue;
       } catch (const std::exception& error) {
-        throw ConnectionLost(fmt::format("{} failed (the peer died, or was late by {} s): {}",
-                                         self_.describe(entry.verb, entry.peer), timeout_.count() / 1000.0,
-                                         error.what()));
+        // Gloo's errors are of one type; it is late where the time is over, a rounded millisecond aside.
+        const bool late = Clock::now() + std::chrono::milliseconds(2) >= deadline;
+        const auto what = late ? fmt::format("it did not answer within {} s", timeout_.count() / 1000.0)
+                               : std::string("it is gone");
+        throw ConnectionLost(
+            fmt::format("{} failed: {}: {}", self_.describe(entry.verb, entry.peer), what, error.what()),
+            late ? LossCause::kLate : LossCause::kGone);
       }
       throw ConnectionLost(fmt::format("{} was aborted", self_.describe(entry.verb, entry.peer)));
     }

@@ -107,6 +107,7 @@ class SharedMemoryCommunicator::Engine {
   SharedSegment segment_;
   std::vector<Peer> peers_;
   std::optional<std::string> failure_;
+  LossCause loss_cause_ = LossCause::kGone;  // of the failure
   // The helper moves what no caller is waiting for.
   std::thread helper_;
   std::condition_variable help_wanted_;
@@ -140,7 +141,7 @@ void SharedMemoryCommunicator::Engine::meet(c10d::Store& store) {
 void SharedMemoryCommunicator::Engine::start(Exchange& exchange, std::span<const at::Tensor> sends,
                                              std::span<const at::Tensor> receives) {
   const Calling calling(*this);
-  if (failure_) throw ConnectionLost(*failure_);
+  if (failure_) throw ConnectionLost(*failure_, loss_cause_);
   const auto post = [&](const at::Tensor& tensor, std::deque<Transfer>& queue) {
     if (is_nothing(tensor)) return;
     exchange.tensors.push_back(tensor);
@@ -267,7 +268,7 @@ std::string SharedMemoryCommunicator::Engine::late() const {
   for (int rank = 0; rank < size(); ++rank) {
     const Peer& peer = peers_[rank];
     if (peer.sends.empty() && peer.receives.empty()) continue;
-    return fmt::format("{} failed: Timed out waiting {} s (comm.timeout)",
+    return fmt::format("{} failed: it did not answer within {} s (comm.timeout)",
                        self_.describe(peer.receives.empty() ? "sending to" : "receiving from", rank),
                        timeout_.count() / 1000.0);
   }
@@ -286,9 +287,12 @@ void SharedMemoryCommunicator::Engine::wait(const Exchange& exchange) {
     lock.lock();
     if (segment_.bell().count() != seen) continue;
     look_for_the_dead();
-    if (!failure_ && exchange.open > 0 && Clock::now() > deadline) fail(late());
+    if (!failure_ && exchange.open > 0 && Clock::now() > deadline) {
+      loss_cause_ = LossCause::kLate;
+      fail(late());
+    }
   }
-  if (exchange.open > 0) throw ConnectionLost(*failure_);
+  if (exchange.open > 0) throw ConnectionLost(*failure_, loss_cause_);
 }
 
 void SharedMemoryCommunicator::Engine::help() {
