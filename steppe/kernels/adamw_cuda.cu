@@ -7,6 +7,7 @@
 #include "steppe/kernels/adamw_backend.h"
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 
 namespace steppe::kernels::cuda {
 namespace {
@@ -43,8 +44,8 @@ void adamw(const AdamWUpdate& args, void* stream) {
   with_element(args.moments_element, [&](auto moment_zero) {
     with_element(args.grad_element, [&](auto grad_zero) {
       with_element(args.working_element, [&](auto working_zero) {
-        adamw_kernel<decltype(moment_zero), decltype(grad_zero), decltype(working_zero)>
-            <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+        launch(adamw_kernel<decltype(moment_zero), decltype(grad_zero), decltype(working_zero)>, blocks,
+               kThreads, stream, args);
       });
     });
   });

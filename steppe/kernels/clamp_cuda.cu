@@ -6,6 +6,7 @@
 #include "steppe/kernels/clamp_backend.h"
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 
 namespace steppe::kernels::cuda {
 namespace {
@@ -46,8 +47,8 @@ __global__ void clamp_backward_kernel(T* dx, const T* x, int64_t size, float lim
 void clamp_forward(const ClampArgs& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
-    clamp_kernel<<<num_blocks(args.size), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<T*>(args.out), static_cast<const T*>(args.x), args.size, args.limit);
+    launch(clamp_kernel<T>, num_blocks(args.size), kThreads, stream, static_cast<T*>(args.out),
+           static_cast<const T*>(args.x), args.size, args.limit);
   });
   check_launch("clamp_forward");
 }
@@ -55,8 +56,8 @@ void clamp_forward(const ClampArgs& args, void* stream) {
 void clamp_backward(const ClampArgs& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
-    clamp_backward_kernel<<<num_blocks(args.size), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<T*>(args.out), static_cast<const T*>(args.x), args.size, args.limit);
+    launch(clamp_backward_kernel<T>, num_blocks(args.size), kThreads, stream, static_cast<T*>(args.out),
+           static_cast<const T*>(args.x), args.size, args.limit);
   });
   check_launch("clamp_backward");
 }

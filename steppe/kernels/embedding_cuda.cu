@@ -6,6 +6,7 @@
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
 #include "steppe/kernels/embedding_backend.h"
+#include "steppe/kernels/launch_cuda.cuh"
 
 namespace steppe::kernels::cuda {
 namespace {
@@ -59,24 +60,22 @@ __global__ void backward_kernel(EmbeddingBackward args) {
 
 void embedding_forward(const EmbeddingForward& args, void* stream) {
   const int blocks = static_cast<int>(std::min<int64_t>(args.rows, 1 << 20));
-  const auto s = static_cast<cudaStream_t>(stream);
   const auto bits = reinterpret_cast<uintptr_t>(args.out) | reinterpret_cast<uintptr_t>(args.table) |
                     static_cast<uintptr_t>(args.row_bytes | args.out_stride_bytes);
   if (bits % 16 == 0)
-    forward_kernel<uint4><<<blocks, kThreads, 0, s>>>(args);
+    launch(forward_kernel<uint4>, blocks, kThreads, stream, args);
   else if (bits % 4 == 0)
-    forward_kernel<uint32_t><<<blocks, kThreads, 0, s>>>(args);
+    launch(forward_kernel<uint32_t>, blocks, kThreads, stream, args);
   else if (bits % 2 == 0)
-    forward_kernel<uint16_t><<<blocks, kThreads, 0, s>>>(args);
+    launch(forward_kernel<uint16_t>, blocks, kThreads, stream, args);
   else
-    forward_kernel<uint8_t><<<blocks, kThreads, 0, s>>>(args);
+    launch(forward_kernel<uint8_t>, blocks, kThreads, stream, args);
   check_launch("embedding_forward");
 }
 
 void embedding_backward(const EmbeddingBackward& args, void* stream) {
-  with_element(args.element, [&](auto type) {
-    backward_kernel<decltype(type)><<<kOwners, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
-  });
+  with_element(args.element,
+               [&](auto type) { launch(backward_kernel<decltype(type)>, kOwners, kThreads, stream, args); });
   check_launch("embedding_backward");
 }
 

@@ -5,6 +5,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/permute_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -103,9 +104,9 @@ __global__ void gather_values_kernel(GatherValues args) {
 }
 
 template <class W>
-void gather_values_of(const GatherValues& args, cudaStream_t stream) {
+void gather_values_of(const GatherValues& args, void* stream) {
   const int blocks = static_cast<int>((args.n + kThreads - 1) / kThreads);
-  gather_values_kernel<W><<<blocks, kThreads, 0, stream>>>(args);
+  launch(gather_values_kernel<W>, blocks, kThreads, stream, args);
 }
 
 // One block per token; every thread sums its columns over the listings in order.
@@ -131,7 +132,7 @@ void sort_routes(const SortRoutes& args, void* stream) {
     const int count = std::min(kExpertsPerLaunch, experts - first);
     FirstSlots slots{};
     std::copy_n(args.first_slot_of_expert.data() + first, count, slots.first);
-    sort_kernel<<<count, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args, slots, first);
+    launch(sort_kernel, count, kThreads, stream, args, slots, first);
   }
   check_launch("sort_routes");
 }
@@ -139,33 +140,30 @@ void sort_routes(const SortRoutes& args, void* stream) {
 void gather_rows(const ByteRows& rows, const int32_t* index, int64_t num_rows, int64_t divisor,
                  void* stream) {
   with_word(rows, [&](auto word) {
-    gather_rows_kernel<decltype(word)>
-        <<<num_blocks(num_rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, index, num_rows,
-                                                                                   divisor);
+    launch(gather_rows_kernel<decltype(word)>, num_blocks(num_rows), kThreads, stream, rows, index, num_rows,
+           divisor);
   });
   check_launch("gather_rows_of_routes");
 }
 
 void gather_values(const GatherValues& args, void* stream) {
-  const auto s = static_cast<cudaStream_t>(stream);
   if (args.element_bytes == 2)
-    gather_values_of<uint16_t>(args, s);
+    gather_values_of<uint16_t>(args, stream);
   else if (args.element_bytes == 4)
-    gather_values_of<uint32_t>(args, s);
+    gather_values_of<uint32_t>(args, stream);
   else
-    gather_values_of<uint64_t>(args, s);
+    gather_values_of<uint64_t>(args, stream);
   check_launch("gather_values");
 }
 
 void combine_rows(const CombineRows& args, void* stream) {
   const int blocks = num_blocks(args.tokens);
-  const auto s = static_cast<cudaStream_t>(stream);
   if (args.rows_element == Element::kFloat32)
-    combine_kernel<float, float><<<blocks, kThreads, 0, s>>>(args);
+    launch(combine_kernel<float, float>, blocks, kThreads, stream, args);
   else if (args.y_element == Element::kFloat32)
-    combine_kernel<float, __nv_bfloat16><<<blocks, kThreads, 0, s>>>(args);
+    launch(combine_kernel<float, __nv_bfloat16>, blocks, kThreads, stream, args);
   else
-    combine_kernel<__nv_bfloat16, __nv_bfloat16><<<blocks, kThreads, 0, s>>>(args);
+    launch(combine_kernel<__nv_bfloat16, __nv_bfloat16>, blocks, kThreads, stream, args);
   check_launch("combine_rows");
 }
 
@@ -176,8 +174,7 @@ void copy_row_blocks(const ByteRows& rows, std::span<const RowBlock> blocks, voi
     std::copy_n(blocks.data() + first, count, some.block);
     const dim3 grid(static_cast<unsigned>(count), 64);
     with_word(rows, [&](auto word) {
-      copy_blocks_kernel<decltype(word)>
-          <<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, some);
+      launch(copy_blocks_kernel<decltype(word)>, grid, kThreads, stream, rows, some);
     });
   }
   check_launch("copy_row_blocks");

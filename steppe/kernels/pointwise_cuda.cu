@@ -6,6 +6,7 @@
 #include "steppe/kernels/cluster_cuda.cuh"
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/pointwise_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -17,9 +18,6 @@ constexpr int kSumThreads = 1024;
 
 unsigned num_blocks(int64_t size) {
   return static_cast<unsigned>(std::min(kMostBlocks, (size + kThreads - 1) / kThreads));
-}
-cudaStream_t to_stream(void* stream) {
-  return static_cast<cudaStream_t>(stream);
 }
 
 __device__ int64_t first_index() {
@@ -56,8 +54,8 @@ __global__ void add_to_kernel(To* to, const From* from, RowPairs rows) {
 template <class To, class From>
 void launch_add_to(const AddTo& args, void* stream) {
   const int64_t size = args.rows.outer * args.rows.inner * args.rows.columns;
-  add_to_kernel<<<num_blocks(size), kThreads, 0, to_stream(stream)>>>(
-      static_cast<To*>(args.to), static_cast<const From*>(args.from), args.rows);
+  launch(add_to_kernel<To, From>, num_blocks(size), kThreads, stream, static_cast<To*>(args.to),
+         static_cast<const From*>(args.from), args.rows);
 }
 
 // As many parts as one launch carries in its parameters.
@@ -108,16 +106,16 @@ __global__ void nonfinite_kernel(unsigned long long* out, const T* x, int64_t si
 void add(void* out, const void* b, const ConstArray& a, void* stream) {
   with_element(a.element, [&](auto zero) {
     using T = decltype(zero);
-    add_kernel<<<num_blocks(a.size), kThreads, 0, to_stream(stream)>>>(
-        static_cast<T*>(out), static_cast<const T*>(a.x), static_cast<const T*>(b), a.size);
+    launch(add_kernel<T>, num_blocks(a.size), kThreads, stream, static_cast<T*>(out),
+           static_cast<const T*>(a.x), static_cast<const T*>(b), a.size);
   });
   check_launch("add");
 }
 
 void scale(void* x, Element element, int64_t size, float factor, void* stream) {
   with_element(element, [&](auto zero) {
-    scale_kernel<<<num_blocks(size), kThreads, 0, to_stream(stream)>>>(static_cast<decltype(zero)*>(x), size,
-                                                                       factor);
+    launch(scale_kernel<decltype(zero)>, num_blocks(size), kThreads, stream, static_cast<decltype(zero)*>(x),
+           size, factor);
   });
   check_launch("scale");
 }
@@ -139,8 +137,8 @@ void add_parts_in_order(const AddParts& args, void* stream) {
     parts.count = static_cast<int>(std::min<size_t>(Parts::kMost, args.parts.size() - first));
     std::copy_n(args.parts.begin() + first, parts.count, parts.at);
     with_element(args.part_element, [&](auto zero) {
-      add_parts_kernel<decltype(zero)>
-          <<<num_blocks(args.size), kThreads, 0, to_stream(stream)>>>(args.accumulator, parts, args.size);
+      launch(add_parts_kernel<decltype(zero)>, num_blocks(args.size), kThreads, stream, args.accumulator,
+             parts, args.size);
     });
     check_launch("add_parts_in_order");
   }
@@ -157,8 +155,8 @@ void add_sum_of_squares(double* out, const ConstArray& x, void* stream) {
 
 void add_nonfinite_count(int64_t* out, const ConstArray& x, void* stream) {
   with_element(x.element, [&](auto zero) {
-    nonfinite_kernel<<<num_blocks(x.size), kThreads, 0, to_stream(stream)>>>(
-        reinterpret_cast<unsigned long long*>(out), static_cast<const decltype(zero)*>(x.x), x.size);
+    launch(nonfinite_kernel<decltype(zero)>, num_blocks(x.size), kThreads, stream,
+           reinterpret_cast<unsigned long long*>(out), static_cast<const decltype(zero)*>(x.x), x.size);
   });
   check_launch("add_nonfinite_count");
 }

@@ -7,6 +7,7 @@
 #include "steppe/kernels/cluster_cuda.cuh"
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/rms_norm_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -114,11 +115,10 @@ unsigned num_blocks(int64_t rows, int team) {
 void rms_norm_forward(const NormForward& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
-    const auto s = static_cast<cudaStream_t>(stream);
     if (args.columns <= kMostWarpColumns) {
-      forward_kernel<T, kWarp><<<num_blocks(args.rows, kWarp), kThreads, 0, s>>>(args);
+      launch(forward_kernel<T, kWarp>, num_blocks(args.rows, kWarp), kThreads, stream, args);
     } else {
-      forward_kernel<T, kThreads><<<num_blocks(args.rows, kThreads), kThreads, 0, s>>>(args);
+      launch(forward_kernel<T, kThreads>, num_blocks(args.rows, kThreads), kThreads, stream, args);
     }
   });
   check_launch("rms_norm_forward");
@@ -127,16 +127,15 @@ void rms_norm_forward(const NormForward& args, void* stream) {
 void rms_norm_backward(const NormBackward& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
-    const auto s = static_cast<cudaStream_t>(stream);
     if (args.grad_weight != nullptr) {  // first: dx may be dy
       const auto tiles = static_cast<unsigned>((args.columns + kTileColumns - 1) / kTileColumns);
       launch_clusters(weight_kernel<T>, tiles, num_cluster_blocks(), dim3(kTileColumns, kTileRows), stream,
                       args);
     }
     if (args.columns <= kMostWarpColumns) {
-      backward_kernel<T, kWarp><<<num_blocks(args.rows, kWarp), kThreads, 0, s>>>(args);
+      launch(backward_kernel<T, kWarp>, num_blocks(args.rows, kWarp), kThreads, stream, args);
     } else {
-      backward_kernel<T, kThreads><<<num_blocks(args.rows, kThreads), kThreads, 0, s>>>(args);
+      launch(backward_kernel<T, kThreads>, num_blocks(args.rows, kThreads), kThreads, stream, args);
     }
   });
   check_launch("rms_norm_backward");

@@ -5,6 +5,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/rotary_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -55,8 +56,8 @@ __global__ void tables_kernel(float* cos, float* sin, const int32_t* positions, 
 
 void rotary(const Rotary& args, void* stream) {
   with_element(args.element, [&](auto zero) {
-    rotary_kernel<decltype(zero)><<<num_blocks(args.tokens * args.heads * args.half), kThreads, 0,
-                                    static_cast<cudaStream_t>(stream)>>>(args);
+    launch(rotary_kernel<decltype(zero)>, num_blocks(args.tokens * args.heads * args.half), kThreads, stream,
+           args);
   });
   check_launch("rotary");
 }
@@ -65,9 +66,8 @@ void rotary_tables(const RotaryTables& args, void* stream) {
   Frequencies frequencies;
   std::copy(args.inverse_frequencies.begin(), args.inverse_frequencies.end(), frequencies.inverse);
   frequencies.count = static_cast<int64_t>(args.inverse_frequencies.size());
-  tables_kernel<<<num_blocks(args.tokens * frequencies.count), kThreads, 0,
-                  static_cast<cudaStream_t>(stream)>>>(args.cos, args.sin, args.positions, frequencies,
-                                                       args.tokens, args.attention_factor);
+  launch(tables_kernel, num_blocks(args.tokens * frequencies.count), kThreads, stream, args.cos, args.sin,
+         args.positions, frequencies, args.tokens, args.attention_factor);
   check_launch("rotary_tables");
 }
 

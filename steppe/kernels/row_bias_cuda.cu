@@ -6,6 +6,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/row_bias_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -75,8 +76,7 @@ __global__ void add_row_dots_kernel(RowBias args) {
 
 void add_row_bias(const RowBias& args, void* stream) {
   with_element(args.element, [&](auto zero) {
-    add_row_bias_kernel<decltype(zero)>
-        <<<num_blocks(args.num_rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    launch(add_row_bias_kernel<decltype(zero)>, num_blocks(args.num_rows), kThreads, stream, args);
   });
   check_launch("add_row_bias");
 }
@@ -84,15 +84,14 @@ void add_row_bias(const RowBias& args, void* stream) {
 void add_column_sums(const RowBias& args, void* stream) {
   const auto blocks = static_cast<unsigned>((args.columns + kWarp - 1) / kWarp);
   with_element(args.element, [&](auto zero) {
-    add_column_sums_kernel<decltype(zero)><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    launch(add_column_sums_kernel<decltype(zero)>, blocks, kThreads, stream, args);
   });
   check_launch("add_column_sums");
 }
 
 void add_row_dots(const RowBias& args, void* stream) {
   with_element(args.element, [&](auto zero) {
-    add_row_dots_kernel<decltype(zero)>
-        <<<num_blocks(args.num_rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    launch(add_row_dots_kernel<decltype(zero)>, num_blocks(args.num_rows), kThreads, stream, args);
   });
   check_launch("add_row_dots");
 }

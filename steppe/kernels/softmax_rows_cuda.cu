@@ -7,6 +7,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/softmax_rows_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -146,8 +147,7 @@ __global__ void gradient_kernel(T* logits, LogitStrip strip, const float* stats,
 void soft_cap(const LogitStrip& strip, void* stream) {
   with_element(strip.element, [&](auto type) {
     using T = decltype(type);
-    cap_kernel<T><<<num_blocks(strip.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<T*>(strip.logits), strip);
+    launch(cap_kernel<T>, num_blocks(strip.rows), kThreads, stream, static_cast<T*>(strip.logits), strip);
   });
   check_launch("soft_cap");
 }
@@ -155,28 +155,28 @@ void soft_cap(const LogitStrip& strip, void* stream) {
 void logit_statistics(float* stats, const LogitStrip& strip, void* stream) {
   with_element(strip.element, [&](auto type) {
     using T = decltype(type);
-    statistics_kernel<T><<<num_blocks(strip.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        stats, static_cast<const T*>(strip.logits), strip);
+    launch(statistics_kernel<T>, num_blocks(strip.rows), kThreads, stream, stats,
+           static_cast<const T*>(strip.logits), strip);
   });
   check_launch("logit_statistics");
 }
 
 void merge_statistics(float* merged, const float* parts, int64_t num_parts, int64_t rows, void* stream) {
   const int blocks = static_cast<int>((rows + kThreads - 1) / kThreads);
-  merge_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(merged, parts, num_parts, rows);
+  launch(merge_kernel, blocks, kThreads, stream, merged, parts, num_parts, rows);
   check_launch("merge_statistics");
 }
 
 void add_loss(const LossRows& args, void* stream) {
-  loss_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  launch(loss_kernel, 1, kThreads, stream, args);
   check_launch("add_loss");
 }
 
 void logits_to_gradient(const LogitStrip& strip, const float* stats, const float* row_weight, void* stream) {
   with_element(strip.element, [&](auto type) {
     using T = decltype(type);
-    gradient_kernel<T><<<num_blocks(strip.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<T*>(strip.logits), strip, stats, row_weight);
+    launch(gradient_kernel<T>, num_blocks(strip.rows), kThreads, stream, static_cast<T*>(strip.logits), strip,
+           stats, row_weight);
   });
   check_launch("logits_to_gradient");
 }

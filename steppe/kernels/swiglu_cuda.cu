@@ -6,6 +6,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/swiglu_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -91,16 +92,14 @@ __global__ void backward_kernel(SwigluBackward args) {
 
 void swiglu_forward(const SwigluForward& args, void* stream) {
   with_element(args.element, [&](auto zero) {
-    forward_kernel<decltype(zero)>
-        <<<num_blocks(args.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    launch(forward_kernel<decltype(zero)>, num_blocks(args.rows), kThreads, stream, args);
   });
   check_launch("swiglu_forward");
 }
 
 void swiglu_backward(const SwigluBackward& args, void* stream) {
   with_element(args.element, [&](auto zero) {
-    backward_kernel<decltype(zero)>
-        <<<num_blocks(args.rows), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(args);
+    launch(backward_kernel<decltype(zero)>, num_blocks(args.rows), kThreads, stream, args);
   });
   check_launch("swiglu_backward_inplace");
 }
