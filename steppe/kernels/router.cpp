@@ -21,6 +21,21 @@ void check_matrix(const at::Tensor& x, int64_t rows, int64_t columns, at::Scalar
                      x.numel(), x.dim());
 }
 
+// Of a vector that may be undefined.
+void check_vector(const at::Tensor& x, int64_t size, const at::Tensor& where, std::string_view place,
+                  std::string_view name) {
+  if (!x.defined()) return;
+  check_device(x, where, place, name);
+  check_dtype(x, at::kFloat, place, name);
+  check_contiguous(x, place, name);
+  STEPPE_CHECK_VALUE(x.numel() == size, "[{}] {} must have {} elements, got {}", place, name, size,
+                     x.numel());
+}
+
+const float* data_or_null(const at::Tensor& x) {
+  return x.defined() ? x.const_data_ptr<float>() : nullptr;
+}
+
 // N, E and k from scores and ids, whose shapes and dtypes are checked.
 RouterRows rows_of(const at::Tensor& scores, const at::Tensor& ids, std::string_view place) {
   STEPPE_CHECK_VALUE(scores.dim() == 2 && ids.dim() == 2,
@@ -35,17 +50,20 @@ RouterRows rows_of(const at::Tensor& scores, const at::Tensor& ids, std::string_
 
 }  // namespace
 
-void softmax_rows(const at::Tensor& scores_NE, const at::Tensor& logits_NE) {
+void softmax_rows(const at::Tensor& scores_NE, const at::Tensor& logits_NE, const at::Tensor& log_sum_exp_N) {
   const char* place = "softmax_rows";
   STEPPE_CHECK_VALUE(logits_NE.dim() == 2, "[{}] logits must have 2 dims, got {}", place, logits_NE.dim());
   const RouterRows rows{logits_NE.size(0), logits_NE.size(1), 0};
   check_matrix(logits_NE, rows.tokens, rows.experts, at::kFloat, scores_NE, place, "logits");
   check_matrix(scores_NE, rows.tokens, rows.experts, at::kFloat, logits_NE, place, "scores");
+  check_vector(log_sum_exp_N, rows.tokens, scores_NE, place, "log_sum_exp");
   if (scores_NE.is_meta() || scores_NE.numel() == 0) return;
   float* scores = scores_NE.mutable_data_ptr<float>();
   const float* logits = logits_NE.const_data_ptr<float>();
-  if (scores_NE.is_cuda()) return cuda::softmax_rows(scores, logits, rows, current_cuda_stream(scores_NE));
-  cpu::softmax_rows(scores, logits, rows);
+  float* log_sum_exp = log_sum_exp_N.defined() ? log_sum_exp_N.mutable_data_ptr<float>() : nullptr;
+  if (scores_NE.is_cuda())
+    return cuda::softmax_rows(scores, logits, log_sum_exp, rows, current_cuda_stream(scores_NE));
+  cpu::softmax_rows(scores, logits, log_sum_exp, rows);
 }
 
 void top_k(const at::Tensor& ids_Nk, const at::Tensor& scores_NE, const at::Tensor& bias_E) {
@@ -53,17 +71,11 @@ void top_k(const at::Tensor& ids_Nk, const at::Tensor& scores_NE, const at::Tens
   const RouterRows rows = rows_of(scores_NE, ids_Nk, place);
   STEPPE_CHECK_VALUE(rows.k <= rows.experts, "[{}] k must be at most E={}, got {}", place, rows.experts,
                      rows.k);
-  if (bias_E.defined()) {
-    check_device(bias_E, scores_NE, place, "bias");
-    check_dtype(bias_E, at::kFloat, place, "bias");
-    check_contiguous(bias_E, place, "bias");
-    STEPPE_CHECK_VALUE(bias_E.numel() == rows.experts, "[{}] bias must have E={} elements, got {}", place,
-                       rows.experts, bias_E.numel());
-  }
+  check_vector(bias_E, rows.experts, scores_NE, place, "bias");
   if (ids_Nk.is_meta() || rows.tokens == 0) return;
   int32_t* ids = ids_Nk.mutable_data_ptr<int32_t>();
   const float* scores = scores_NE.const_data_ptr<float>();
-  const float* bias = bias_E.defined() ? bias_E.const_data_ptr<float>() : nullptr;
+  const float* bias = data_or_null(bias_E);
   if (ids_Nk.is_cuda()) return cuda::top_k(ids, scores, bias, rows, current_cuda_stream(ids_Nk));
   cpu::top_k(ids, scores, bias, rows);
 }
@@ -88,13 +100,19 @@ void router_backward(const RouterBackward& args) {
   check_matrix(args.dlogits_NE, rows.tokens, rows.experts, at::kFloat, args.scores_NE, place, "dlogits");
   check_matrix(args.dweights_Nk, rows.tokens, rows.k, at::kFloat, args.scores_NE, place, "dweights");
   check_matrix(args.weights_Nk, rows.tokens, rows.k, at::kFloat, args.scores_NE, place, "weights");
+  check_vector(args.dscores_E, rows.experts, args.scores_NE, place, "dscores");
+  check_vector(args.log_sum_exp_N, rows.tokens, args.scores_NE, place, "log_sum_exp");
   if (args.dlogits_NE.is_meta() || rows.tokens == 0) return;
-  const RouterBackwardPointers pointers{.dlogits = args.dlogits_NE.mutable_data_ptr<float>(),
-                                        .dweights = args.dweights_Nk.const_data_ptr<float>(),
-                                        .weights = args.weights_Nk.const_data_ptr<float>(),
-                                        .scores = args.scores_NE.const_data_ptr<float>(),
-                                        .ids = args.ids_Nk.const_data_ptr<int32_t>(),
-                                        .normalize = args.normalize};
+  const RouterBackwardPointers pointers{
+      .dlogits = args.dlogits_NE.mutable_data_ptr<float>(),
+      .dweights = args.dweights_Nk.const_data_ptr<float>(),
+      .weights = args.weights_Nk.const_data_ptr<float>(),
+      .scores = args.scores_NE.const_data_ptr<float>(),
+      .ids = args.ids_Nk.const_data_ptr<int32_t>(),
+      .normalize = args.normalize,
+      .dscores = data_or_null(args.dscores_E),
+      .log_sum_exp = data_or_null(args.log_sum_exp_N),
+      .log_sum_exp_squared_coeff = static_cast<float>(args.log_sum_exp_squared_coeff)};
   if (args.dlogits_NE.is_cuda())
     return cuda::router_backward(pointers, rows, current_cuda_stream(args.dlogits_NE));
   cpu::router_backward(pointers, rows);

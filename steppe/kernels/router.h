@@ -10,8 +10,10 @@ namespace steppe::kernels {
 
 inline constexpr int64_t kMaxTopK = 64;
 
-// scores = softmax(logits) by row, [N, E] fp32; scores may be logits.
-void softmax_rows(const at::Tensor& scores_NE, const at::Tensor& logits_NE);
+// scores = softmax(logits) by row, [N, E] fp32; scores may be logits. log_sum_exp [N] fp32 of the logits,
+// unless undefined.
+void softmax_rows(const at::Tensor& scores_NE, const at::Tensor& logits_NE,
+                  const at::Tensor& log_sum_exp_N = {});
 
 // ids [N, k] int32: the k largest of scores + bias (bias [E] fp32 or undefined), in descending order. NaN
 // counts as the smallest value: the ids of a row are distinct and valid whatever it holds.
@@ -26,6 +28,9 @@ struct RouterBackward {
   at::Tensor dlogits_NE;
   at::Tensor dweights_Nk, weights_Nk, scores_NE, ids_Nk;
   bool normalize = true;
+  at::Tensor dscores_E{};      // [E] fp32, or undefined: a gradient that every token's scores have besides
+  at::Tensor log_sum_exp_N{};  // [N] fp32, or undefined: with it, the gradient of
+  double log_sum_exp_squared_coeff = 0;  // coeff·log_sum_exp²
 };
 void router_backward(const RouterBackward& args);
 

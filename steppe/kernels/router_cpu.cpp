@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -27,7 +28,8 @@ float row_maximum(const float* x, int64_t n) {
   return maximum(m);
 }
 
-void softmax_row(float* y, const float* x, int64_t n) {
+// Returns the log-sum-exp of x.
+float softmax_row(float* y, const float* x, int64_t n) {
   const float m = row_maximum(x, n);
   Lanes total{};
   int64_t i = 0;
@@ -43,6 +45,7 @@ void softmax_row(float* y, const float* x, int64_t n) {
   }
   const float z = sum(total);
   for (i = 0; i < n; ++i) y[i] /= z;
+  return m + std::log(z);
 }
 
 // The best k so far in descending order. Equal values keep the order they came in, that of their ids.
@@ -82,16 +85,27 @@ void backward_row(const RouterBackwardPointers& args, const RouterRows& rows, in
     dot += dpicked[j] * picked[j];
   }
   float* dlogits = args.dlogits + t * rows.experts;
-  for (int64_t e = 0; e < rows.experts; ++e) dlogits[e] = -dot * scores[e];
+  float shared = -dot;  // what every logit's gradient has, per score
+  if (args.dscores) {
+    for (int64_t e = 0; e < rows.experts; ++e) shared -= args.dscores[e] * scores[e];
+  }
+  if (args.log_sum_exp) shared += 2 * args.log_sum_exp_squared_coeff * args.log_sum_exp[t];
+  if (args.dscores) {
+    for (int64_t e = 0; e < rows.experts; ++e) dlogits[e] = (shared + args.dscores[e]) * scores[e];
+  } else {
+    for (int64_t e = 0; e < rows.experts; ++e) dlogits[e] = shared * scores[e];
+  }
   for (int64_t j = 0; j < k; ++j) dlogits[ids[j]] += dpicked[j] * picked[j];
 }
 
 }  // namespace
 
-void softmax_rows(float* scores, const float* logits, const RouterRows& rows) {
+void softmax_rows(float* scores, const float* logits, float* log_sum_exp, const RouterRows& rows) {
   parallel_ranges(rows.tokens, grain_of(rows.experts), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      softmax_row(scores + t * rows.experts, logits + t * rows.experts, rows.experts);
+    for (int64_t t = begin; t < end; ++t) {
+      const float lse = softmax_row(scores + t * rows.experts, logits + t * rows.experts, rows.experts);
+      if (log_sum_exp) log_sum_exp[t] = lse;
+    }
   });
 }
 

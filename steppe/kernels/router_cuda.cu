@@ -5,6 +5,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/element_cuda.cuh"
+#include "steppe/kernels/launch_cuda.cuh"
 #include "steppe/kernels/router_backend.h"
 
 namespace steppe::kernels::cuda {
@@ -27,7 +28,7 @@ __device__ float minus_infinity() {
   return __int_as_float(0xff800000);
 }
 
-__global__ void softmax_kernel(float* scores, const float* logits, RouterRows rows) {
+__global__ void softmax_kernel(float* scores, const float* logits, float* log_sum_exp, RouterRows rows) {
   const int64_t t = token_of_warp();
   if (t >= rows.tokens) return;
   const float* x = logits + t * rows.experts;
@@ -41,6 +42,7 @@ __global__ void softmax_kernel(float* scores, const float* logits, RouterRows ro
   }
   for (int step = kWarp / 2; step > 0; step /= 2) z += __shfl_xor_sync(kAllLanes, z, step);
   for (int64_t e = threadIdx.x; e < rows.experts; e += kWarp) y[e] /= z;
+  if (log_sum_exp && threadIdx.x == 0) log_sum_exp[t] = m + logf(z);
 }
 
 // Whether (a, i) comes before (b, j): larger values first, then lower ids.
@@ -113,10 +115,22 @@ __global__ void backward_kernel(RouterBackwardPointers args, RouterRows rows) {
   };
   float dot = 0;
   for (int64_t j = 0; j < k; ++j) dot += dpicked(j) * picked[j];
+  float shared = -dot;  // what every logit's gradient has, per score
+  if (args.dscores) {
+    float dot_dscores = 0;
+    for (int64_t e = threadIdx.x; e < rows.experts; e += kWarp) dot_dscores += args.dscores[e] * scores[e];
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      dot_dscores += __shfl_xor_sync(kAllLanes, dot_dscores, step);
+    }
+    shared -= dot_dscores;
+  }
+  if (args.log_sum_exp) shared += 2 * args.log_sum_exp_squared_coeff * args.log_sum_exp[t];
   float* dlogits = args.dlogits + t * rows.experts;
   // dlogits may be scores: every lane has read its picks before any writes.
   __syncwarp();
-  for (int64_t e = threadIdx.x; e < rows.experts; e += kWarp) dlogits[e] = -dot * scores[e];
+  for (int64_t e = threadIdx.x; e < rows.experts; e += kWarp) {
+    dlogits[e] = (args.dscores ? shared + args.dscores[e] : shared) * scores[e];
+  }
   __syncwarp();
   if (threadIdx.x != 0) return;
   for (int64_t j = 0; j < k; ++j) dlogits[ids[j]] += dpicked(j) * picked[j];
@@ -131,39 +145,35 @@ __global__ void count_kernel(unsigned long long* counts, const int32_t* ids, int
 
 }  // namespace
 
-void softmax_rows(float* scores, const float* logits, const RouterRows& rows, void* stream) {
-  softmax_kernel<<<warp_blocks(rows.tokens), warp_threads(), 0, static_cast<cudaStream_t>(stream)>>>(
-      scores, logits, rows);
+void softmax_rows(float* scores, const float* logits, float* log_sum_exp, const RouterRows& rows,
+                  void* stream) {
+  launch(softmax_kernel, warp_blocks(rows.tokens), warp_threads(), stream, scores, logits, log_sum_exp, rows);
   check_launch("softmax_rows");
 }
 
 void top_k(int32_t* ids, const float* scores, const float* bias, const RouterRows& rows, void* stream) {
-  top_k_kernel<<<warp_blocks(rows.tokens), warp_threads(), 0, static_cast<cudaStream_t>(stream)>>>(
-      ids, scores, bias, rows);
+  launch(top_k_kernel, warp_blocks(rows.tokens), warp_threads(), stream, ids, scores, bias, rows);
   check_launch("top_k");
 }
 
 void gather_scores(float* weights, const float* scores, const int32_t* ids, const RouterRows& rows,
                    bool normalize, void* stream) {
   const int blocks = static_cast<int>((rows.tokens + 255) / 256);
-  gather_scores_kernel<<<blocks, 256, 0, static_cast<cudaStream_t>(stream)>>>(weights, scores, ids, rows,
-                                                                              normalize);
+  launch(gather_scores_kernel, blocks, 256, stream, weights, scores, ids, rows, normalize);
   check_launch("gather_scores");
 }
 
 void router_backward(const RouterBackwardPointers& args, const RouterRows& rows, void* stream) {
-  backward_kernel<<<warp_blocks(rows.tokens), warp_threads(), 0, static_cast<cudaStream_t>(stream)>>>(args,
-                                                                                                      rows);
+  launch(backward_kernel, warp_blocks(rows.tokens), warp_threads(), stream, args, rows);
   check_launch("router_backward");
 }
 
 void count_routes(int64_t* counts, const int32_t* ids, int64_t experts, int64_t routes, void* stream) {
-  const auto s = static_cast<cudaStream_t>(stream);
-  cudaMemsetAsync(counts, 0, experts * sizeof(int64_t), s);
+  cudaMemsetAsync(counts, 0, experts * sizeof(int64_t), static_cast<cudaStream_t>(stream));
   if (routes > 0) {
     const int64_t blocks = (routes + 255) / 256;
-    count_kernel<<<static_cast<int>(blocks < 1024 ? blocks : 1024), 256, 0, s>>>(
-        reinterpret_cast<unsigned long long*>(counts), ids, routes);
+    launch(count_kernel, static_cast<int>(blocks < 1024 ? blocks : 1024), 256, stream,
+           reinterpret_cast<unsigned long long*>(counts), ids, routes);
   }
   check_launch("count_routes");
 }

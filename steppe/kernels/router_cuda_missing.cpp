@@ -3,7 +3,7 @@
 
 namespace steppe::kernels::cuda {
 
-void softmax_rows(float*, const float*, const RouterRows&, void*) {
+void softmax_rows(float*, const float*, float*, const RouterRows&, void*) {
   throw_missing("softmax_rows");
 }
 void top_k(int32_t*, const float*, const float*, const RouterRows&, void*) {

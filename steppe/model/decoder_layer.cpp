@@ -45,6 +45,12 @@ bool is_dense(const LayerCall& call) {
   return call.context.config.is_dense_layer(call.layer);
 }
 
+// for_backward: with what only the backward reads.
+ops::RouterScores router_scores(const LayerCall& call, const at::Tensor& x_nH, bool for_backward) {
+  return ops::router_scores(call.context.ops, x_nH, call.weights.dense.router_EH,
+                            for_backward && call.router_losses.z_coeff != 0);
+}
+
 // out += feed-forward or experts of the normalized h_mid.
 void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerState& state,
                       FeedForwardSaved& saved, bool keep_all) {
@@ -55,9 +61,9 @@ void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerStat
                               keep_all ? &saved.gate_up : nullptr, call.context.mlp_tile_tokens);
     return;
   }
-  saved.scores_nE = ops::router_scores(ops, saved.x_nH, w.dense.router_EH);
-  state.routing = route(call, saved.scores_nE);
-  if (!keep_all) saved.scores_nE.reset();
+  saved.router = router_scores(call, saved.x_nH, keep_all);
+  state.routing = route(call, saved.router.scores_NE);
+  if (!keep_all) saved.router = {};
   if (w.dense.shared_expert.down_HI.defined()) {
     ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.shared_expert,
                               keep_all ? &saved.shared_gate_up : nullptr, call.context.mlp_tile_tokens);
@@ -92,10 +98,10 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
                                        saved.shared_gate_up, call.context.mlp_tile_tokens});
     }
     ops::router_backward(ops, config,
-                         {dx, g.router_EH, dweights, state.routing->weights_Nk, saved.scores_nE,
-                          state.routing->ids_Nk, saved.x_nH, w.dense.router_EH});
+                         {dx, g.router_EH, dweights, state.routing->weights_Nk, saved.router,
+                          state.routing->ids_Nk, saved.x_nH, w.dense.router_EH, call.router_losses});
   }
-  saved.x_nH.reset(), saved.scores_nE.reset();
+  saved.x_nH.reset(), saved.router = {};
   kernels::rms_norm_backward({.dx = dh_nH,
                               .grad_weight = g.post_norm_H,
                               .dy = dx,
@@ -148,7 +154,7 @@ void layer_backward(const LayerCall& call, const LayerGradients& grads, const at
     feed_forward.h_mid_nH = attention_forward(call, h_nH, attention);
     normalize_mid(call, feed_forward);
     if (!is_dense(call)) {
-      feed_forward.scores_nE = ops::router_scores(ops, feed_forward.x_nH, call.weights.dense.router_EH);
+      feed_forward.router = router_scores(call, feed_forward.x_nH, /*for_backward=*/true);
     }
   }
   feed_forward_half_backward(call, grads, dh_nH, state, feed_forward);

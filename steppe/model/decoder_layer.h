@@ -51,7 +51,7 @@ struct AttentionSaved {
 // What the feed-forward half's backward reads.
 struct FeedForwardSaved {
   at::Tensor h_mid_nH, x_nH, inv_rms_n;
-  at::Tensor scores_nE;
+  ops::RouterScores router;
   at::Tensor gate_up;         // dense feed-forward
   at::Tensor shared_gate_up;  // shared expert
   std::optional<ops::DispatchSaved> dispatch;
@@ -82,7 +82,8 @@ struct LayerCall {
   const TokenRow& row;
   int64_t layer;
   const LayerWeights& weights;
-  at::Tensor expert_bias_E;  // may be undefined
+  at::Tensor expert_bias_E;           // may be undefined
+  ops::RouterLosses router_losses{};  // of the backward, except that `z_coeff` is known in the forward too
 };
 
 // Returns the layer's output [n, H], allocated in `output_category`. `keep_all`: keep what the backward

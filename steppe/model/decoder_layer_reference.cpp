@@ -70,7 +70,12 @@ ReferenceOutput decoder_layer_reference(const ReferenceInput& in) {
     result.out_nH = h + swiglu(x, w.dense.feed_forward.gate_up_2IH, w.dense.feed_forward.down_HI);
     return result;
   }
-  const auto scores = x.matmul(w.dense.router_EH.t()).softmax(-1);
+  const auto logits = x.matmul(w.dense.router_EH.t());
+  const auto scores = logits.softmax(-1);
+  result.router_loss = in.router_losses.z_coeff * logits.logsumexp(-1).square().sum();
+  if (in.router_losses.dscores_E.defined()) {
+    result.router_loss = result.router_loss + (scores * in.router_losses.dscores_E).sum();
+  }
   result.ids_nk = in.ids_nk;
   if (!result.ids_nk.defined()) {
     const auto ranked = in.bias_E.defined() ? scores + in.bias_E : scores;

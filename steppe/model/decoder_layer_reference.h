@@ -15,10 +15,12 @@ struct ReferenceInput {
   std::span<const int64_t> document_bounds;
   at::Tensor bias_E;  // balancing bias, or undefined
   at::Tensor ids_nk;  // int64: a given routing; undefined: the largest scores
+  ops::RouterLosses router_losses{};
 };
 
 struct ReferenceOutput {
   at::Tensor out_nH, ids_nk, weights_nk;  // no routing in a dense layer
+  at::Tensor router_loss;                 // of router_losses; undefined in a dense layer
 };
 
 ReferenceOutput decoder_layer_reference(const ReferenceInput& input);

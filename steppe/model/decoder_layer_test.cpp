@@ -32,6 +32,7 @@ struct Case {
   std::vector<int64_t> bounds = {0, 7, 8, 21, 33};
   at::ScalarType dtype = at::kFloat;
   double clip_qkv = 0;
+  double balance = 0, z_coeff = 0;  // the router's own losses
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
@@ -117,6 +118,9 @@ struct Layer {
                            rotary_frequencies(config).inverse, 1);
     h = at::randn({n, config.hidden_size}).to(c.dtype), dout = at::randn({n, config.hidden_size}).to(c.dtype);
     if (c.biased) bias = at::randn({config.num_experts}) * 0.3;
+    if (c.balance > 0) router_losses = {at::rand({config.num_experts}) * c.balance, 0, at::zeros({1}), {}};
+    if (c.z_coeff > 0) router_losses.square_sum_1 = at::zeros({1}, at::kDouble);
+    router_losses.z_coeff = c.z_coeff;
   }
 
   Case c;
@@ -129,6 +133,7 @@ struct Layer {
   LayerWeights weights;
   TokenRow row;
   at::Tensor h, dout, bias;
+  ops::RouterLosses router_losses;
 };
 
 void with_layer(const Case& c, const std::function<void(Layer&)>& body) {
@@ -158,7 +163,7 @@ enum class Keep { kNothing, kAttentionOutput, kEverything };
 Result run(Layer& layer, Keep keep) {
   const auto routing = routing_for(layer);
   const LayerContext context{layer.context, layer.config, layer.groups, *routing, {layer.c.tile_rows}};
-  const LayerCall call{context, layer.row, 0, layer.weights, layer.bias};
+  const LayerCall call{context, layer.row, 0, layer.weights, layer.bias, layer.router_losses};
   LayerGradients grads{layer.store.dense_views(0, at::full({layer.store.dense(0).numel()}, kBefore)), {}};
   if (layer.c.half != Half::kDense) {
     layer.store.experts(0).grad().fill_(kBefore);
@@ -209,9 +214,12 @@ Result reference(Layer& layer, const at::Tensor& given_ids) {
                              layer.row.sin_nh.to(at::kDouble),
                              layer.row.document_bounds,
                              layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor{},
-                             given_ids};
+                             given_ids,
+                             layer.router_losses};
   const auto output = decoder_layer_reference(input);
-  output.out_nH.backward(layer.dout.to(at::kDouble));
+  auto loss = (output.out_nH * layer.dout.to(at::kDouble)).sum();
+  if (output.router_loss.defined()) loss = loss + output.router_loss;
+  loss.backward();
   Result result{output.out_nH.detach(), output.ids_nk, output.weights_nk, h.grad(), {}};
   for (const auto& [name, tensor] : named(leaves)) result.grads.emplace_back(name, tensor->grad());
   return result;
@@ -313,6 +321,9 @@ INSTANTIATE_TEST_SUITE_P(
              .half = Half::kDense,
              .kv_heads = 4,
              .clip_qkv = 0.5},
+        Case{.name = "balance_loss", .balance = 0.5},
+        Case{.name = "router_z_loss", .normalize = false, .z_coeff = 0.01},
+        Case{.name = "both_router_losses", .half = Half::kExperts, .balance = 0.5, .z_coeff = 0.01},
         Case{"bf16_experts",
              QkNorm::kHead,
              Half::kExpertsAndShared,

@@ -74,6 +74,8 @@ void add_pass(const Sizes& s, bool backward, Terms& terms) {
             Category::kDispatch, expected.dispatch, guaranteed.dispatch);
   terms.add("expert tile", chunks ? "T·(H+3I)·b" : "3T·I·b", Category::kExpert, expected.expert,
             guaranteed.expert);
+  if (s.as_cuda && !s.fp32())
+    terms.add("ends of the experts' rows", "4·E/E_p", Category::kExpert, 4 * (s.E / s.Ep));
   terms.add("weights of foreign experts", "helped·3H·I·b", Category::kGathered,
             s.expected.helped * expert_weights(s) * s.b, s.guaranteed.helped * expert_weights(s) * s.b);
   if (!backward) return;
@@ -102,7 +104,8 @@ int64_t kept_by_layer(const Sizes& s, int64_t layer, const RoutedRows& rows) {
   bytes += 2 * s.n * s.H * s.b + 4 * s.n;  // after attention, normalized
   const auto& m = s.shape.model;
   if (m.is_dense_layer(layer)) return bytes + 2 * s.n * m.intermediate_size * s.b;
-  bytes += 4 * s.n * s.E + 2 * s.n * m.shared_expert_intermediate_size * s.b;
+  bytes += 4 * s.n * (s.E + (s.step.router_z_coeff > 0 ? 1 : 0)) +
+           2 * s.n * m.shared_expert_intermediate_size * s.b;
   if (rows.num_chunks > 1) return bytes;  // chunks keep nothing
   return bytes + rows.received * ((s.H + 2 * s.I) * s.b + 4) + (rows.moves ? 20 : 8) * s.n * s.k;
 }

@@ -18,8 +18,10 @@ void add_micro_batch(const Sizes& s, Terms& terms) {
   terms.add("tokens, targets, rotary tables", "N·(4d+8…20)", Category::kBatch, s.n * (4 * s.d + 8 + ids));
   terms.add("expert ids and weights of all layers", "8·L·N·k", Category::kRouting,
             num_moe_layers(s) * (8 * s.n * s.k + 8 * s.expected.num_chunks * s.E));
+  if (s.step.balance_coeff > 0)
+    terms.add("gradient of the balance loss", "4·L·E", Category::kRouting, 4 * s.L * s.E);
   terms.add("accumulators of loss, norm, flags", "a few per layer", Category::kControl,
-            8 * (s.L + 1) + 16 + 8 * (2 * s.L + 3));
+            8 * (s.L + 1) + 32 + 8 * (2 * s.L + 3));
 }
 
 // Live at a layer: those that stay on the device, of the layers up to it, and of those that travel its own
@@ -104,10 +106,17 @@ int64_t stream(const Sizes& s) {
   return s.n * s.H * s.b;
 }
 
+// In the backward: scores and the gradient of the weights, and for the router's own losses log-sum-exps and
+// sums of scores.
+int64_t router_backward(const Sizes& s) {
+  return 4 * s.n * (s.E + s.k + (s.step.router_z_coeff > 0 ? 1 : 0)) +
+         (s.step.balance_coeff > 0 ? 4 * s.E : 0);
+}
+
 void add_router(const Sizes& s, bool backward, Terms& terms) {
   const int64_t cast = s.fp32() ? 0 : 4 * s.E * s.H + 4 * std::min(kRouterTileRows, s.n) * s.H;
   terms.add("router scores", "4·N·E", Category::kRouting,
-            backward ? 4 * s.n * s.E + 4 * s.n * s.k : 4 * s.n * s.E);
+            backward ? router_backward(s) : 4 * s.n * s.E);
   terms.add("router in fp32", "4·E·H + 4·1024·H", Category::kRouting, cast);
 }
 
@@ -178,7 +187,7 @@ class PhaseList {
     } else {
       add("experts backward, " + kind + number, [&](Terms& terms) {
         inner(terms);
-        terms.add("router scores", "4·N·E", Category::kRouting, 4 * s.n * s.E + 4 * s.n * s.k);
+        terms.add("router scores", "4·N·E", Category::kRouting, router_backward(s));
         add_dispatch_backward(s, terms);
       });
       add("router backward, " + kind + number, [&](Terms& terms) {

@@ -155,8 +155,6 @@ constexpr Alias kAliases[] = {
 
 // Names of keys, or of whole sections.
 constexpr std::string_view kPlanned[] = {
-    "router.aux_loss_coeff",
-    "router.z_loss_coeff",
     "training.epochs",
 };
 

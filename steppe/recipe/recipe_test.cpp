@@ -166,10 +166,9 @@ path = "a"
 }
 
 TEST(Recipe, PlannedKeysAreNotInThisVersion) {
-  Recipe recipe = recipe_of("[router]\naux_loss_coeff = 1\n[training]\nepochs = 1\n", {"num_epochs=2"});
+  Recipe recipe = recipe_of("[training]\nepochs = 1\n", {"num_epochs=2"});
   expect_message<ValueError>([&] { recipe.finish(); },
-                             {"`router.aux_loss_coeff` (run.toml:2) does not exist in this version",
-                              "`training.epochs` (run.toml:4) does not exist in this version",
+                             {"`training.epochs` (run.toml:2) does not exist in this version",
                               "`num_epochs` (--set): in Steppe `training.epochs`, which does not exist"});
 }
 

@@ -24,6 +24,10 @@ RouterSection read_router_section(Recipe& recipe) {
   router.load_balancing = recipe.choice("router.load_balancing", {{"none", "expert_bias"}, {}});
   router.bias_update_rate = recipe.number("router.bias_update_rate", router.bias_update_rate);
   recipe.check(router.bias_update_rate > 0, "router.bias_update_rate", "must be above 0");
+  router.aux_loss_coeff = recipe.number("router.aux_loss_coeff", router.aux_loss_coeff);
+  recipe.check(router.aux_loss_coeff >= 0, "router.aux_loss_coeff", "must be at least 0");
+  router.z_loss_coeff = recipe.number("router.z_loss_coeff", router.z_loss_coeff);
+  recipe.check(router.z_loss_coeff >= 0, "router.z_loss_coeff", "must be at least 0");
   router.force_load_balancing = recipe.flag("router.force_load_balancing", router.force_load_balancing);
   return router;
 }

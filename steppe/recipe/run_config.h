@@ -68,6 +68,8 @@ struct ModelSection {
 struct RouterSection {
   std::string load_balancing = "none";  // or "expert_bias": a bias per expert, no auxiliary loss
   double bias_update_rate = 0.001;      // added or subtracted per step
+  double aux_loss_coeff = 0;  // of the load-balancing loss, per layer (steppe/ops/router/router.h); 0: off
+  double z_loss_coeff = 0;    // of the mean squared log-sum-exp of a layer's router logits; 0: off
   bool force_load_balancing = false;  // every expert gets the same load, whatever the router says: for timing
   bool operator==(const RouterSection&) const = default;
 };
@@ -157,7 +159,9 @@ struct SchedulerSection {
 };
 
 struct TrainingSection {
-  std::int64_t steps = 0;             // required: optimizer steps of the whole run
+  // Optimizer steps of the whole run. Given, or as many as `epochs` takes: one of the two.
+  std::int64_t steps = 0;
+  std::optional<double> epochs;       // times that the data is read
   std::int64_t seq_length = 0;        // required: tokens of a packed sequence
   std::int64_t micro_batch_size = 1;  // sequences of a Ulysses group at a time
   // Exactly one of the two is set; the second, to 1, when the recipe has neither.

@@ -68,6 +68,8 @@ compute_dtype = "float32"
 [router]
 load_balancing = "expert_bias"
 bias_update_rate = 0.01
+aux_loss_coeff = 0.25
+z_loss_coeff = 0.125
 force_load_balancing = true
 [parallelism]
 ulysses_degree = 2
@@ -247,6 +249,8 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"model.rope_scaling.rope_type=longrope", "\"yarn\""},
       {"router.load_balancing=aux", "\"none\", \"expert_bias\""},
       {"router.bias_update_rate=0", "above 0"},
+      {"router.aux_loss_coeff=-1", "at least 0"},
+      {"router.z_loss_coeff=-0.5", "at least 0"},
       {"router.force_load_balancing=1", "true or false"},
       {"parallelism.ulysses_degree=0", "at least 1"},
       {"parallelism.expert_parallel_degree=1.5", "whole number"},

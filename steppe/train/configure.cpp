@@ -64,6 +64,8 @@ StepConfig step_config(const recipe::RunConfig& run) {
   step.buckets = {run.optimizer.bucket_params, run.optimizer.slots};
   step.max_grad_norm = run.optimizer.max_grad_norm;
   step.bias_update_rate = run.router.load_balancing == "expert_bias" ? run.router.bias_update_rate : 0;
+  step.balance_coeff = run.router.aux_loss_coeff;
+  step.router_z_coeff = run.router.z_loss_coeff;
   step.skip_nonfinite = run.training.on_nonfinite == "skip";
   return step;
 }

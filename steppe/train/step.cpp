@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/rms_norm.h"
 #include "steppe/memory/scope.h"
+#include "steppe/train/balance_loss.h"
 #include "steppe/train/gradient_buffer.h"
 
 namespace steppe::train {
@@ -17,8 +20,10 @@ using offload::SavedName;
 struct Step::MicrobatchState {
   const DeviceBatch& batch;
   Accumulators& sums;
+  int64_t num_tokens;  // of the step, over all ranks
   offload::SavedStore saved;
   std::vector<model::LayerState> layers;
+  at::Tensor balance_dscores_LE{};  // known once the forward is done
 };
 
 Step::Step(const StepConfig& config, const model::ModelConfig& model, const layout::RankLayout& layout,
@@ -53,9 +58,13 @@ StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
     gradients_.begin_micro_batch(m + 1 == micro_batches.size());
     const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
                                     sizes.micro_batches[m], sizes.num_targets);
-    MicrobatchState state{batch, sums, offload_.store(model_.num_hidden_layers),
+    MicrobatchState state{batch, sums, sizes.num_tokens, offload_.store(model_.num_hidden_layers),
                           std::vector<model::LayerState>(model_.num_hidden_layers)};
     auto h = forward_layers(state, embed(batch), /*training=*/true);
+    if (config_.balance_coeff > 0) {
+      state.balance_dscores_LE = balance_score_gradient(context_, groups_, state.layers, model_.num_experts,
+                                                        config_.balance_coeff, sizes.num_tokens);
+    }
     const auto dh = head(state, h, /*training=*/true, {});
     h.reset();
     backward_layers(state, dh);
@@ -79,7 +88,7 @@ EvaluationResult Step::evaluate(std::span<const data::Microbatch> micro_batches,
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
                                     sizes.micro_batches[m], sizes.num_targets);
-    MicrobatchState state{batch, sums, offload_.store(model_.num_hidden_layers),
+    MicrobatchState state{batch, sums, sizes.num_tokens, offload_.store(model_.num_hidden_layers),
                           std::vector<model::LayerState>(model_.num_hidden_layers)};
     const auto h = forward_layers(state, embed(batch), /*training=*/false);
     head(state, h, /*training=*/false, sink);
@@ -97,10 +106,16 @@ Step::Accumulators Step::make_accumulators() const {
   const memory::Scope scope(Category::kControl);
   Accumulators sums{context_.empty({1}, at::kDouble),
                     context_.empty({static_cast<int64_t>(weights_.units().size())}, at::kDouble),
-                    context_.empty({model_.num_hidden_layers + 1}, at::kLong)};
+                    context_.empty({model_.num_hidden_layers + 1}, at::kLong),
+                    {},
+                    {}};
   kernels::fill_zero(sums.loss_1);
   kernels::fill_zero(sums.square_sums_U);
   kernels::fill_zero(sums.nonfinite_layers);
+  if (config_.balance_coeff > 0) kernels::fill_zero(sums.balance_1 = context_.empty({1}, at::kFloat));
+  if (config_.router_z_coeff > 0) {
+    kernels::fill_zero(sums.router_squares_1 = context_.empty({1}, at::kDouble));
+  }
   return sums;
 }
 
@@ -118,9 +133,17 @@ model::LayerGradients Step::layer_gradients(int64_t layer, const at::Tensor& den
   return grads;
 }
 
-model::LayerCall Step::call(int64_t layer, const DeviceBatch& batch, const model::LayerWeights& weights) {
+model::LayerCall Step::call(int64_t layer, const MicrobatchState& state, const model::LayerWeights& weights) {
   const bool biased = config_.bias_update_rate > 0;
-  return {layer_context_, batch.row, layer, weights, biased ? weights_.expert_biases()[layer] : at::Tensor{}};
+  const auto& dscores = state.balance_dscores_LE;
+  return {layer_context_,
+          state.batch.row,
+          layer,
+          weights,
+          biased ? weights_.expert_biases()[layer] : at::Tensor{},
+          {dscores.defined() ? dscores.select(0, layer) : at::Tensor{},
+           config_.router_z_coeff / static_cast<double>(std::max<int64_t>(1, state.num_tokens)),
+           state.sums.balance_1, state.sums.router_squares_1}};
 }
 
 at::Tensor Step::embed(const DeviceBatch& batch) {
@@ -148,8 +171,7 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
     const auto output_category = layer + 1 < num_layers ? Category::kBoundary : Category::kResidual;
     auto& layer_state = state.layers[layer];
     layer_state.keep_attention_output = training && offload_.keeps_attention_output(layer);
-    h_nH =
-        model::layer_forward(call(layer, state.batch, weights), h_nH, layer_state, keep_all, output_category);
+    h_nH = model::layer_forward(call(layer, state, weights), h_nH, layer_state, keep_all, output_category);
     if (training) {
       save_attention_output(state, layer);
       state.saved.end_forward(layer);
@@ -237,7 +259,7 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
     const auto h = state.saved.restore(layer, SavedName::kBoundary);
     restore_attention_output(state, layer);
     state.saved.prefetch(layer - 1);
-    model::layer_backward(call(layer, state.batch, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
+    model::layer_backward(call(layer, state, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
                           state.layers[layer]);
     if (!model_.is_dense_layer(layer)) gradients_.give_back(weights_.experts(layer));
     // The previous layer's sum travelled while this one worked; it is released here, whether it was done or

@@ -39,12 +39,15 @@ struct StepConfig {
   optim::BucketConfig buckets;  // of an optimizer whose state lives on the host
   double max_grad_norm = 1.0;   // ≤ 0: no clipping
   double bias_update_rate = 0;  // > 0: auxiliary-loss-free balancing (Wang et al. 2024)
+  double balance_coeff = 0;     // of each layer's load-balancing loss; 0: none
+  double router_z_coeff = 0;    // of each layer's z-loss; 0: none
   bool skip_nonfinite = false;  // leave the weights alone when loss or gradient norm is not finite
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the global batch's target tokens
-  double grad_norm = 0;  // before clipping
+  double loss = 0;  // mean over the global batch's target tokens, without the router's
+  double balance_loss = 0, router_z_loss = 0;  // with their coefficients, summed over layers
+  double grad_norm = 0;                        // before clipping
   int64_t num_tokens = 0, num_targets = 0;
   bool applied = true;                            // false: not finite, weights untouched
   std::string nonfinite;                          // where it was first seen: layer or weights, and rank
@@ -94,11 +97,13 @@ class Step {
     at::Tensor loss_1;            // fp64
     at::Tensor square_sums_U;     // fp64, of the gradient of each weight unit
     at::Tensor nonfinite_layers;  // int64, one per layer and one for the head
+    at::Tensor balance_1;         // fp32, the balance loss; undefined without one
+    at::Tensor router_squares_1;  // fp64, of the routers' log-sum-exps; undefined without a z-loss
   };
 
   void begin_phase(std::string name);
   Accumulators make_accumulators() const;
-  model::LayerCall call(int64_t layer, const DeviceBatch& batch, const model::LayerWeights& weights);
+  model::LayerCall call(int64_t layer, const MicrobatchState& state, const model::LayerWeights& weights);
   model::LayerWeights layer_weights(int64_t layer, const at::Tensor& dense_flat);
   model::LayerGradients layer_gradients(int64_t layer, const at::Tensor& dense_flat);
 

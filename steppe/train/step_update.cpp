@@ -71,16 +71,20 @@ void Step::collect(const Accumulators& sums, StepResult& result) {
   for (const double squares_of_unit : to_host<double>(sums.square_sums_U))
     squares_of_units += squares_of_unit;
   own.push(squares_of_units);
+  own.push(sums.balance_1.defined() ? to_host<float>(sums.balance_1)[0] : 0.0);
+  own.push(sums.router_squares_1.defined() ? to_host<double>(sums.router_squares_1)[0] : 0.0);
   for (const int64_t count : to_host<int64_t>(sums.nonfinite_layers)) own.words.push_back(count);
   for (const auto& layer : local_load_) own.words.insert(own.words.end(), layer.begin(), layer.end());
   const auto all = groups_.control->all_gather_host(own.words);
 
   for (const auto& layer : local_load_) result.expert_load.emplace_back(layer.size(), 0);
-  double loss = 0, squares = 0;
+  double loss = 0, squares = 0, router_squares = 0;
   std::vector<std::vector<int64_t>> nonfinite;
   for (auto word = all.begin(); word != all.end();) {
     loss += std::bit_cast<double>(*word++);
     squares += std::bit_cast<double>(*word++);
+    result.balance_loss += std::bit_cast<double>(*word++);
+    router_squares += std::bit_cast<double>(*word++);
     nonfinite.emplace_back(word, word + num_layers + 1);
     word += num_layers + 1;
     for (auto& layer : result.expert_load) {
@@ -89,6 +93,8 @@ void Step::collect(const Accumulators& sums, StepResult& result) {
   }
   count_wire_bytes();
   result.loss = result.num_targets > 0 ? loss / static_cast<double>(result.num_targets) : 0.0;
+  if (result.num_tokens > 0)
+    result.router_z_loss = config_.router_z_coeff * router_squares / static_cast<double>(result.num_tokens);
   result.grad_norm = std::sqrt(squares);
   result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   result.nonfinite = first_nonfinite(nonfinite, num_layers);

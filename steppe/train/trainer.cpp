@@ -114,7 +114,8 @@ struct Trainer::State : RankShape {
   void announce() const;
   void begins(int64_t number, const char* work);
   metrics::StepMetrics train_step(int64_t number);
-  std::vector<metrics::ValidationResult> validate(int64_t number);
+  std::optional<std::vector<metrics::ValidationResult>> validate(int64_t number);
+  int agreed_stop_signal();
   void add_memory(metrics::StepMetrics& metrics);
 };
 
@@ -179,6 +180,8 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
                   static_cast<double>(run.training.steps - number);
   if (const double stall = checkpointing.take_stall_seconds(); stall > 0)
     m.operator_figures["checkpoint/stall_s"] = stall;
+  if (run.router.aux_loss_coeff > 0) m.operator_figures["moe/aux_loss"] = result.balance_loss;
+  if (run.router.z_loss_coeff > 0) m.operator_figures["moe/z_loss"] = result.router_z_loss;
   metrics::ExpertLoad load;
   for (const auto& layer : result.expert_load) {
     if (!layer.empty()) load.push_back(layer);
@@ -199,7 +202,13 @@ metrics::StepMetrics Trainer::State::train_step(int64_t number) {
   return m;
 }
 
-std::vector<metrics::ValidationResult> Trainer::State::validate(int64_t number) {
+int Trainer::State::agreed_stop_signal() {
+  const int64_t mine = process.stop_signal();
+  return static_cast<int>(std::ranges::max(rank.groups.control->all_gather_host({&mine, 1})));
+}
+
+// Nothing when a signal asks the run to stop: a validation may take longer than checkpoint.grace.
+std::optional<std::vector<metrics::ValidationResult>> Trainer::State::validate(int64_t number) {
   std::vector<metrics::ValidationResult> results;
   for (size_t set = 0; set < data.num_validation_sets(); ++set) {
     const int64_t steps = std::min(data.num_validation_steps(set), run.validation.steps.value_or(INT64_MAX));
@@ -207,6 +216,10 @@ std::vector<metrics::ValidationResult> Trainer::State::validate(int64_t number) 
     double sum = 0;
     for (int64_t s = 0; s < steps; ++s) {
       begins(number, "validation");
+      if (agreed_stop_signal() != 0) {
+        log.info("the validation after step {} is dropped: the run is asked to stop", number);
+        return std::nullopt;
+      }
       const auto evaluated = rank.step.evaluate(data.validation_microbatches(set, s));
       sum += evaluated.loss_sum;
       result.tokens += evaluated.num_targets;
@@ -239,7 +252,7 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
 
 Trainer::Trainer(const recipe::RunConfig& run, Process process, const Log& log)
     : state_(std::make_unique<State>(run, std::move(process), log)) {
-  if (!state_->start.restored) set_starting_weights(run, state_->model, state_->rank.weights);
+  if (!state_->start.restored) set_starting_weights(run, state_->model, state_->rank.weights, log);
 }
 
 Trainer::~Trainer() = default;
@@ -248,16 +261,24 @@ Outcome Trainer::run() {
   auto& s = *state_;
   s.announce();
   s.begin = Clock::now();
+  Outcome outcome{s.start.step};
+  s.process.finished_step(s.start.step);
+  // Reading a large model takes a while.
+  outcome.stop_signal = s.agreed_stop_signal();
+  if (outcome.stop_signal != 0) return outcome;
   if (s.start.step == 0 && s.run.validation.at_start && s.data.num_validation_sets() > 0) {
     metrics::StepMetrics start;
     start.num_ranks = s.process.world_size;
-    start.validation = s.validate(0);
+    auto validation = s.validate(0);
+    if (!validation) {  // nothing has been trained, and nothing is to be saved
+      outcome.stop_signal = s.agreed_stop_signal();
+      return outcome;
+    }
+    start.validation = std::move(*validation);
     s.add_memory(start);
     s.reporter.step(start);
     s.begin = Clock::now();
   }
-  Outcome outcome{s.start.step};
-  s.process.finished_step(s.start.step);
   for (int64_t number = s.start.step + 1; number <= s.run.training.steps; ++number) {
     s.begins(number, "step");
     auto metrics = s.train_step(number);
@@ -266,7 +287,7 @@ Outcome Trainer::run() {
     outcome.step = number;
     const bool last = number == s.run.training.steps;
     if ((s.run.validation.interval > 0 && number % s.run.validation.interval == 0) || last) {
-      metrics.validation = s.validate(number);
+      metrics.validation = s.validate(number).value_or(std::vector<metrics::ValidationResult>{});
     }
     s.reporter.step(metrics);
     s.process.finished_step(number);

@@ -6,6 +6,7 @@
 #include "steppe/base/error.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/router.h"
+#include "steppe/kernels/row_bias.h"
 #include "steppe/memory/scope.h"
 #include "steppe/ops/product.h"
 
@@ -78,6 +79,17 @@ at::Tensor fp32_of(const OpContext& context, const at::Tensor& weight) {
   return copy;
 }
 
+void add_losses(const OpContext& context, const RouterScores& router, const RouterLosses& losses) {
+  STEPPE_ASSERT((losses.z_coeff != 0) == router.log_sum_exp_N.defined(),
+                "[router] the z-loss needs log-sum-exps, and they nothing else");
+  if (losses.z_coeff != 0) kernels::add_sum_of_squares(losses.square_sum_1, router.log_sum_exp_N);
+  if (!losses.dscores_E.defined()) return;
+  const auto sums = context.empty({1, router.scores_NE.size(1)}, at::kFloat);
+  kernels::fill_zero(sums);
+  kernels::add_column_sums(sums.select(0, 0), router.scores_NE, {});
+  kernels::add_row_dots(losses.balance_1, sums, losses.dscores_E);
+}
+
 }  // namespace
 
 std::vector<int64_t> TopKRouting::choose(const RoutedTokens& tokens, const at::Tensor& ids_Nk,
@@ -120,15 +132,18 @@ GivenRouting balanced_routing(RouterConfig config) {
           config};
 }
 
-at::Tensor router_scores(const OpContext& context, const at::Tensor& x_NH, const at::Tensor& weight_EH) {
+RouterScores router_scores(const OpContext& context, const at::Tensor& x_NH, const at::Tensor& weight_EH,
+                           bool with_log_sum_exp) {
   const memory::Scope scope(memory::Category::kRouting);
-  const auto scores = context.empty({x_NH.size(0), weight_EH.size(0)}, at::kFloat);
+  RouterScores router{context.empty({x_NH.size(0), weight_EH.size(0)}, at::kFloat), {}};
+  if (with_log_sum_exp) router.log_sum_exp_N = context.empty({x_NH.size(0)}, at::kFloat);
+  const auto& scores = router.scores_NE;
   const auto weight = fp32_of(context, weight_EH);
   for_fp32_tiles(context, x_NH, [&](const at::Tensor& rows, int64_t begin) {
     product(context, FlopKind::kRouter, scores.narrow(0, begin, rows.size(0)), rows, weight.t());
   });
-  kernels::softmax_rows(scores, scores);
-  return scores;
+  kernels::softmax_rows(scores, scores, router.log_sum_exp_N);
+  return router;
 }
 
 at::Tensor router_weights(const OpContext& context, const RouterConfig& config, const at::Tensor& scores_NE,
@@ -141,9 +156,11 @@ at::Tensor router_weights(const OpContext& context, const RouterConfig& config, 
 
 void router_backward(const OpContext& context, const RouterConfig& config, const RouterGradient& args) {
   const memory::Scope scope(memory::Category::kRouting);
-  const auto& dlogits = args.scores_NE;
-  kernels::router_backward(
-      {dlogits, args.dweights_Nk, args.weights_Nk, args.scores_NE, args.ids_Nk, config.normalize});
+  const auto& dlogits = args.router.scores_NE;
+  add_losses(context, args.router, args.losses);
+  kernels::router_backward({dlogits, args.dweights_Nk, args.weights_Nk, args.router.scores_NE, args.ids_Nk,
+                            config.normalize, args.losses.dscores_E, args.router.log_sum_exp_N,
+                            args.losses.z_coeff});
   const auto weight = fp32_of(context, args.weight_EH);
   for_fp32_tiles(context, args.x_NH, [&](const at::Tensor& rows, int64_t begin) {
     product_accumulate(context, FlopKind::kRouter, args.grad_weight_EH,

@@ -65,19 +65,42 @@ class GivenRouting final : public RoutingSource {
 // Token i takes experts {(i+j) mod E : j < k}.
 GivenRouting balanced_routing(RouterConfig config);
 
-// scores [N, E] = softmax(x·W_rᵀ), in category `routing`. x [N, H] and weight [E, H] in the working dtype;
-// bf16 is cast in row tiles, so no fp32 copy of the activations exists.
-at::Tensor router_scores(const OpContext& context, const at::Tensor& x_NH, const at::Tensor& weight_EH);
+struct RouterScores {
+  at::Tensor scores_NE;        // softmax(x·W_rᵀ)
+  at::Tensor log_sum_exp_N{};  // of the logits; undefined unless asked for
+};
+
+// In category `routing`. x [N, H] and weight [E, H] in the working dtype; bf16 is cast in row tiles, so no
+// fp32 copy of the activations exists.
+RouterScores router_scores(const OpContext& context, const at::Tensor& x_NH, const at::Tensor& weight_EH,
+                           bool with_log_sum_exp = false);
 
 // weights [N, k] fp32 at the pinned ids.
 at::Tensor router_weights(const OpContext& context, const RouterConfig& config, const at::Tensor& scores_NE,
                           const at::Tensor& ids_Nk);
 
-// Given dweights [N, k]: dx [N, H] += dlogits·W_r, grad_weight [E, H] fp32 += dlogitsᵀ·x. Consumes scores
-// (the logit gradient is written over them).
+// Losses that a layer's router has beside the model's own, as sums over the tokens of this rank:
+//   balance  Σ_t ⟨dscores, scores_t⟩. With dscores_e = coeff·E·f_e/T, where f_e is expert e's share of the
+//            routes of all ranks and T the tokens of the step, it adds up to coeff·E·Σ_e f_e·P_e, P the mean
+//            scores (Fedus et al. 2021, Switch Transformer, §2.2): coeff where the load is even. f has no
+//            gradient.
+//   z        z_coeff·Σ_t log_sum_exp_t². With coeff/T it adds up to coeff·mean(log_sum_exp²) (Zoph et al.
+//            2022, ST-MoE, §3.2).
+struct RouterLosses {
+  at::Tensor dscores_E{};     // [E] fp32; undefined: no balance loss
+  double z_coeff = 0;         // 0: no z-loss
+  at::Tensor balance_1{};     // fp32 accumulator of the balance loss
+  at::Tensor square_sum_1{};  // fp64 accumulator of log_sum_exp²
+};
+
+// Given dweights [N, k]: dx [N, H] += dlogits·W_r, grad_weight [E, H] fp32 += dlogitsᵀ·x, with what the
+// losses add. Consumes scores (the logit gradient is written over them).
 struct RouterGradient {
   at::Tensor dx_NH, grad_weight_EH;
-  at::Tensor dweights_Nk, weights_Nk, scores_NE, ids_Nk, x_NH, weight_EH;
+  at::Tensor dweights_Nk, weights_Nk;
+  RouterScores router;
+  at::Tensor ids_Nk, x_NH, weight_EH;
+  RouterLosses losses{};
 };
 void router_backward(const OpContext& context, const RouterConfig& config, const RouterGradient& args);
 

@@ -15,15 +15,18 @@ at::Tensor leaf(const at::Tensor& values) {
 
 }  // namespace
 
-RouterReference router_reference(const at::Tensor& x_NH, const at::Tensor& weight_EH,
-                                 const at::Tensor& ids_Nk, bool normalize, const at::Tensor& dweights_Nk) {
-  const auto x = leaf(x_NH), weight = leaf(weight_EH);
+RouterReference router_reference(const RouterReferenceInput& in) {
+  const auto x = leaf(in.x_NH), weight = leaf(in.weight_EH);
   const auto exponentials = x.mm(weight.t()).exp();
   const auto scores = exponentials / exponentials.sum(1, /*keepdim=*/true);
-  auto weights = scores.gather(1, ids_Nk.to(at::kLong));
-  if (normalize) weights = weights / weights.sum(1, /*keepdim=*/true);
-  weights.backward(dweights_Nk.detach().to(at::kDouble));
-  return {scores.detach(), weights.detach(), x.grad(), weight.grad()};
+  auto weights = scores.gather(1, in.ids_Nk.to(at::kLong));
+  if (in.normalize) weights = weights / weights.sum(1, /*keepdim=*/true);
+  auto balance = at::zeros({}, at::kDouble);
+  if (in.dscores_E.defined()) balance = (scores * in.dscores_E.to(at::kDouble)).sum();
+  const auto z = in.z_coeff * exponentials.sum(1).log().square().sum();
+  ((weights * in.dweights_Nk.detach().to(at::kDouble)).sum() + balance + z).backward();
+  return {scores.detach(),  weights.detach(), balance.item<double>(),
+          z.item<double>(), x.grad(),         weight.grad()};
 }
 
 std::vector<int32_t> top_k_reference(const at::Tensor& scores_NE, const at::Tensor& bias_E, int64_t top_k) {

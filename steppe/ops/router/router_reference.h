@@ -10,12 +10,19 @@ namespace steppe::ops {
 
 struct RouterReference {  // fp64
   at::Tensor scores_NE, weights_Nk;
-  at::Tensor dx_NH, dweight_EH;  // of ⟨weights, dweights⟩
+  double balance = 0, z = 0;     // the losses, if any
+  at::Tensor dx_NH, dweight_EH;  // of ⟨weights, dweights⟩ + balance + z
 };
 
-// Arguments of any floating dtype.
-RouterReference router_reference(const at::Tensor& x_NH, const at::Tensor& weight_EH,
-                                 const at::Tensor& ids_Nk, bool normalize, const at::Tensor& dweights_Nk);
+struct RouterReferenceInput {  // of any floating dtype
+  at::Tensor x_NH, weight_EH, ids_Nk;
+  bool normalize = true;
+  at::Tensor dweights_Nk;
+  at::Tensor dscores_E{};  // as in RouterLosses
+  double z_coeff = 0;
+};
+
+RouterReference router_reference(const RouterReferenceInput& in);
 
 // The k experts of the largest scores + bias, one after another; of equals the first.
 std::vector<int32_t> top_k_reference(const at::Tensor& scores_NE, const at::Tensor& bias_E, int64_t top_k);

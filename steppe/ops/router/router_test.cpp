@@ -45,12 +45,21 @@ struct Outputs {
 };
 
 Outputs run_both(const OpContext& context, const RouterConfig& config, const Inputs& in) {
-  Outputs out{router_scores(context, in.x_NH, in.weight_EH), {}, in.dx_NH.clone(), in.grad_weight_EH.clone()};
+  Outputs out{router_scores(context, in.x_NH, in.weight_EH).scores_NE,
+              {},
+              in.dx_NH.clone(),
+              in.grad_weight_EH.clone()};
   out.weights_Nk = router_weights(context, config, out.scores_NE, in.ids_Nk);
   const auto consumed = out.scores_NE.clone();
   router_backward(context, config,
-                  {out.dx_NH, out.grad_weight_EH, in.dweights_Nk, out.weights_Nk, consumed, in.ids_Nk,
-                   in.x_NH, in.weight_EH});
+                  {out.dx_NH,
+                   out.grad_weight_EH,
+                   in.dweights_Nk,
+                   out.weights_Nk,
+                   {consumed},
+                   in.ids_Nk,
+                   in.x_NH,
+                   in.weight_EH});
   return out;
 }
 
@@ -62,7 +71,7 @@ double bound(int64_t length, double roundings, at::ScalarType dtype = at::kFloat
 
 void expect_agreement(const Sizes& s, at::ScalarType dtype, bool normalize, const Inputs& in) {
   Counters counters;
-  const auto want = router_reference(in.x_NH, in.weight_EH, in.ids_Nk, normalize, in.dweights_Nk);
+  const auto want = router_reference({in.x_NH, in.weight_EH, in.ids_Nk, normalize, in.dweights_Nk});
   const auto got = run_both({at::kCPU, dtype, &counters}, {s.experts, s.top_k, normalize}, in);
   EXPECT_EQ(got.scores_NE.scalar_type(), at::kFloat);
   EXPECT_EQ(got.weights_Nk.scalar_type(), at::kFloat);
@@ -86,6 +95,38 @@ TEST(Router, AgreesWithTheOracle) {
         in.ids_Nk.select(1, 1).copy_(in.ids_Nk.select(1, 0));  // a replayed routing may list an expert twice
         expect_agreement(sizes, dtype, normalize, in);
       }
+}
+
+// Each loss alone and both, beside what comes from the experts.
+TEST(Router, LossesAgreeWithTheOracle) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const bool balance : {true, false})
+      for (const double z_coeff : {0.0, 0.125})
+        for (const auto& s : kSizes) {
+          SCOPED_TRACE(fmt::format("{} {} tokens, {} experts, balance {}, z {}", c10::toString(dtype),
+                                   s.tokens, s.experts, balance, z_coeff));
+          const auto in = make_inputs(s, dtype);
+          RouterLosses losses{balance ? at::rand({s.experts}) : at::Tensor{}, z_coeff, at::full({1}, 0.5),
+                              at::full({1}, 0.25, at::kDouble)};
+          const auto want = router_reference(
+              {in.x_NH, in.weight_EH, in.ids_Nk, true, in.dweights_Nk, losses.dscores_E, z_coeff});
+          Counters counters;
+          const OpContext context{at::kCPU, dtype, &counters};
+          const RouterConfig config{s.experts, s.top_k, true};
+          const auto scores = router_scores(context, in.x_NH, in.weight_EH, z_coeff != 0);
+          const auto weights = router_weights(context, config, scores.scores_NE, in.ids_Nk);
+          const auto dx = in.dx_NH.clone(), dweight = in.grad_weight_EH.clone();
+          router_backward(
+              context, config,
+              {dx, dweight, in.dweights_Nk, weights, scores, in.ids_Nk, in.x_NH, in.weight_EH, losses});
+          EXPECT_NEAR(losses.balance_1.item<double>(), 0.5 + want.balance, 1e-6 * (1 + want.balance));
+          const double squares = z_coeff == 0 ? 0 : want.z / z_coeff;
+          EXPECT_NEAR(losses.square_sum_1.item<double>(), 0.25 + squares, 2e-6 * (1 + squares));
+          EXPECT_LE(kernels::relative_error(dx, in.dx_NH.to(at::kDouble) + want.dx_NH),
+                    bound(s.hidden + 3 * s.experts, 1, dtype));
+          EXPECT_LE(kernels::relative_error(dweight, in.grad_weight_EH.to(at::kDouble) + want.dweight_EH),
+                    bound(s.hidden + 2 * s.experts + s.tokens, 0));
+        }
 }
 
 TEST(Router, NormalizedWeightsSumToOne) {
@@ -164,15 +205,21 @@ TEST(Router, TakesScoresAndWithBf16OneTileOfRowsInFp32) {
         const RouterConfig config{12, 3, true};
         ASSERT_EQ(routing_bytes(ledger.live_by_category()), 0);
         ledger.reset_peak();
-        const auto scores_NE = router_scores(context, in.x_NH, in.weight_EH);
+        const auto scores_NE = router_scores(context, in.x_NH, in.weight_EH).scores_NE;
         EXPECT_EQ(routing_bytes(ledger.peak_by_own_category()),
                   scores + (dtype == at::kFloat ? 0 : tile + weight));
         const auto weights_Nk = router_weights(context, config, scores_NE, in.ids_Nk);
         EXPECT_EQ(routing_bytes(ledger.live_by_category()), scores + weights);
         ledger.reset_peak();
         router_backward(context, config,
-                        {in.dx_NH, in.grad_weight_EH, in.dweights_Nk, weights_Nk, scores_NE, in.ids_Nk,
-                         in.x_NH, in.weight_EH});
+                        {in.dx_NH,
+                         in.grad_weight_EH,
+                         in.dweights_Nk,
+                         weights_Nk,
+                         {scores_NE},
+                         in.ids_Nk,
+                         in.x_NH,
+                         in.weight_EH});
         EXPECT_EQ(routing_bytes(ledger.peak_by_own_category()),
                   scores + weights + (dtype == at::kFloat ? 0 : tile + weight));
         EXPECT_EQ(routing_bytes(ledger.live_by_category()), scores + weights);
