@@ -8,9 +8,10 @@
 // has; zero is ordinary. gate_up [E_l, 2I, H], down [E_l, H, I], biases [E_l, 2I] and [E_l, H] or undefined;
 // gradients fp32 of the same shapes, accumulated. Work happens in tiles of whole experts or parts of one: a
 // tile has at most tile_rows rows (0: all rows are one tile). Allocates one tile of [·, 2I] and one of [·, I]
-// values in category `expert`; with bf16 also one expert's weight gradient. Floating-point work in units of
-// one R×H×I product: forward 3, backward 2 (gate and up again, unless kept) + 6. Deterministic. No host sync,
-// no communication. A loop over experts on every device.
+// values in category `expert`, and where a device multiplies groups at once (kernels/grouped_matmul.h) 4
+// bytes an expert; with bf16 also one expert's weight gradient. Floating-point work in units of one R×H×I
+// product: forward 3, backward 2 (gate and up again, unless kept) + 6. Deterministic. No host sync, no
+// communication. Products of a tile are made at once there; elsewhere the experts take turns.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct ExpertRows {
   at::Tensor weight_R;  // routing weights, fp32
   std::span<const int64_t> rows_of_expert;
   ExpertWorkspace workspace{};  // undefined: allocated by the call
+  bool at_once = false;         // as where groups are multiplied at once, on any device
 };
 
 // y [R, H] may be x: a tile's output is written over its input. `keep_gate_up` [R, 2I] (or undefined)

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <vector>
 
 #include "steppe/base/error.h"
 #include "steppe/kernels/compare_test.h"
+#include "steppe/kernels/meta_device.h"
 #include "steppe/memory/scope.h"
 #include "steppe/ops/expert_mlp/expert_mlp_reference.h"
 
@@ -78,16 +80,19 @@ struct Outputs {
 
 struct Variant {
   int64_t tile_rows = 0;
-  bool in_place = false, keep = false;
+  bool in_place = false, keep = false, at_once = false;
 };
 const std::vector<Variant> kVariants = {
-    {0, false, false}, {0, true, false}, {0, false, true}, {1, true, false},  {4, false, false},
-    {4, true, false},  {5, false, true}, {7, true, false}, {64, false, true},
+    {0, false, false}, {0, true, false},       {0, false, true},       {1, true, false},
+    {4, false, false}, {4, true, false},       {5, false, true},       {7, true, false},
+    {64, false, true}, {0, true, false, true}, {7, false, true, true}, {12, true, false, true},
 };
 
 // Every product of bf16 in a shape not seen before costs a CPU milliseconds.
 std::vector<Variant> variants_of(at::ScalarType dtype) {
-  return dtype == at::kFloat ? kVariants : std::vector<Variant>{{0, false, true}, {7, true, false}};
+  return dtype == at::kFloat
+             ? kVariants
+             : std::vector<Variant>{{0, false, true}, {7, true, false}, {12, true, false, true}};
 }
 
 OpContext context_of(const Inputs& in, Counters& counters) {
@@ -98,8 +103,8 @@ void run_forward(const OpContext& context, const Inputs& in, const Variant& vari
   const auto x = variant.in_place ? in.x_RH.clone() : in.x_RH;
   out.y_RH = variant.in_place ? x : at::full_like(x, 99);
   if (variant.keep) out.gate_up_R2I = at::full({in.num_rows(), 2 * kIntermediate}, 99, x.options());
-  expert_mlp_forward(context, out.y_RH, {x, in.weight_R, in.rows_of_expert}, in.weights, out.gate_up_R2I,
-                     variant.tile_rows);
+  expert_mlp_forward(context, out.y_RH, {x, in.weight_R, in.rows_of_expert, {}, variant.at_once}, in.weights,
+                     out.gate_up_R2I, variant.tile_rows);
 }
 
 // Gradients accumulate onto `grads_start`.
@@ -115,7 +120,7 @@ void run_backward(const OpContext& context, const Inputs& in, const Variant& var
                start(in.weights.down_bias_EH)};
   expert_mlp_backward(context, {out.dx_RH,
                                 out.dweight_R,
-                                {in.x_RH, in.weight_R, in.rows_of_expert},
+                                {in.x_RH, in.weight_R, in.rows_of_expert, {}, variant.at_once},
                                 in.weights,
                                 out.grads,
                                 out.gate_up_R2I,
@@ -135,8 +140,9 @@ void expect_agreement(const Inputs& in, at::ScalarType dtype) {
   const auto want = reference_of(in);
   const int64_t hidden = kHidden, inner = kIntermediate, rows = in.num_rows();
   for (const auto& variant : variants_of(dtype)) {
-    SCOPED_TRACE(fmt::format("{} rows of {} experts, tiles of {}, in place {}, kept {}", rows,
-                             in.rows_of_expert.size(), variant.tile_rows, variant.in_place, variant.keep));
+    SCOPED_TRACE(fmt::format("{} rows of {} experts, tiles of {}, in place {}, kept {}, at once {}", rows,
+                             in.rows_of_expert.size(), variant.tile_rows, variant.in_place, variant.keep,
+                             variant.at_once));
     const auto got = run_both(in, variant, 0.5);
     const auto compare = [&](const at::Tensor& is, const at::Tensor& should_be, int64_t length) {
       EXPECT_LE(kernels::relative_error(is, should_be), bound(dtype, length));
@@ -190,6 +196,20 @@ TEST(ExpertMlp, AnExpertWithoutRowsKeepsItsGradient) {
     EXPECT_TRUE(got.grads.gate_up_E2IH[1].eq(0.25).all().item<bool>());
     EXPECT_TRUE(got.grads.down_EHI[1].eq(0.25).all().item<bool>());
   }
+}
+
+TEST(ExpertMlp, ExpertsAtOnceGiveTheBitsOfExpertsInTurn) {
+  for (const auto form : {Form::kPlain, Form::kClamped})
+    for (const auto& rows_of_expert : kRowsOfExpert) {
+      const auto in = make_inputs(rows_of_expert, at::kFloat, form);
+      const auto in_turn = run_both(in, {.tile_rows = 12}),
+                 at_once = run_both(in, {.tile_rows = 12, .at_once = true});
+      EXPECT_TRUE(at::equal(in_turn.y_RH, at_once.y_RH));
+      EXPECT_TRUE(at::equal(in_turn.dx_RH, at_once.dx_RH));
+      EXPECT_TRUE(at::equal(in_turn.dweight_R, at_once.dweight_R));
+      EXPECT_TRUE(at::equal(in_turn.grads.gate_up_E2IH, at_once.grads.gate_up_E2IH));
+      EXPECT_TRUE(at::equal(in_turn.grads.down_EHI, at_once.grads.down_EHI));
+    }
 }
 
 TEST(ExpertMlp, RepeatsBitForBit) {
@@ -263,6 +283,19 @@ TEST(ExpertMlp, TakesOneTileAndWithBf16OneGradient) {
     expect_tile_and_gradient(on_meta(make_inputs({3, 0, 40, 2}, at::kFloat)), variant);
     expect_tile_and_gradient(on_meta(make_inputs({3, 0, 40, 2}, at::kBFloat16)), variant);
   }
+}
+
+// A tile of 12 rows holds experts 0, 2 and 3, with one between them that has none.
+TEST(ExpertMlp, WhereGroupsAreMultipliedAtOnceTheDeviceIsToldTheirEnds) {
+  const auto in = on_meta(make_inputs({3, 0, 4, 5}, at::kBFloat16));
+  const int64_t interior = 12 * 3 * kIntermediate * in.x_RH.element_size();
+  Counters counters;
+  const auto context = context_of(in, counters);
+  Outputs out;
+  const kernels::MetaStandsFor device(at::kCUDA);
+  for (const auto& run : {std::function([&] { run_forward(context, in, {.tile_rows = 12}, out); }),
+                          std::function([&] { run_backward(context, in, {.tile_rows = 12}, 0, out); })})
+    EXPECT_EQ(own_peaks_of(run)[static_cast<int>(Category::kExpert)], interior + 4 * 4);
 }
 
 std::vector<memory::Event> events_of(const Inputs& in, const Variant& variant) {

@@ -1,0 +1,16 @@
+#include "steppe/kernels/cuda_failure.h"
+#include "steppe/kernels/grouped_matmul_backend.h"
+
+namespace steppe::kernels::cuda {
+
+bool has_grouped_kernel(const at::Tensor&) {
+  throw_missing("multiplies_groups_at_once");
+}
+void grouped_matmul(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  throw_missing("grouped_matmul");
+}
+void write_row_ends(int32_t*, std::span<const int32_t>, void*) {
+  throw_missing("row_groups");
+}
+
+}  // namespace steppe::kernels::cuda
