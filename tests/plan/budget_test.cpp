@@ -43,8 +43,7 @@ void expect_close(const recipe::RunConfig& run, const plan::DryRunOptions& optio
 TEST(Budget, BoundsTheDryRunOfSmallRuns) {
   for (const auto& planned : planned_runs()) {
     SCOPED_TRACE(planned.name);
-    expect_close(small_recipe(planned),
-                 {.world_size = planned.world_size, .num_threads = planned.num_threads});
+    expect_close(small_recipe(planned), planned.options());
   }
 }
 

@@ -38,8 +38,7 @@ TEST_P(DryRunTest, IsTheRun) {
   const auto& planned = GetParam();
   const auto run = small_recipe(planned);
   const auto real = real_run(run, planned);
-  const auto dry =
-      plan::dry_run_all(run, {.world_size = planned.world_size, .num_threads = planned.num_threads});
+  const auto dry = plan::dry_run_all(run, planned.options());
   for (int rank = 0; rank < planned.world_size; ++rank) {
     SCOPED_TRACE(::testing::Message() << planned.name << ", rank " << rank);
     EXPECT_GT(real[rank].device.bytes, 100'000);
@@ -51,7 +50,7 @@ TEST_P(DryRunTest, IsTheRun) {
 TEST_P(DryRunTest, AloneIsNoLessThanTheFullest) {
   const auto& planned = GetParam();
   const auto run = small_recipe(planned);
-  const plan::DryRunOptions options{.world_size = planned.world_size, .num_threads = planned.num_threads};
+  const auto options = planned.options();
   int64_t fullest = 0;
   for (const auto& rank : plan::dry_run_all(run, options)) fullest = std::max(fullest, rank.device.bytes);
   const auto alone = plan::dry_run_heaviest(run, options);

@@ -104,6 +104,16 @@ std::vector<PlannedRun> planned_runs() {
        1,
        {"offload.activations=sco", "offload.host_budget=\"40KiB\""}},
       {"alone, attention outputs kept", 1, {"activation_checkpoint.mode=selective"}},
+      {"alone, room for two attention outputs",
+       1,
+       {"activation_checkpoint.mode=selective", "model.num_hidden_layers=5"},
+       1,
+       2 * 81'600},
+      {"two, layer inputs on the host, room for one attention output beside two that travel", 2,
+       layout(2, 2, 1,
+              {"offload.activations=sco", "offload.host_budget=\"10MiB\"",
+               "activation_checkpoint.mode=selective", "model.num_hidden_layers=5"}),
+       1, 3 * 40'800},
       {"alone, tiles", 1, {"activation_checkpoint.mlp_tile_tokens=16", "dispatch.tile_bytes=4000"}},
       {"two, layer inputs and attention outputs on the host", 2,
        layout(2, 2, 1,
@@ -140,7 +150,7 @@ std::vector<plan::DryRun> real_run(const recipe::RunConfig& run, const PlannedRu
     const train::RankShape shape(run, index, planned.world_size);
     train::Assembly rank(run, shape, at::kCPU,
                          comm::make_groups(shape.layout, store, std::chrono::seconds(120), /*cuda=*/false),
-                         plan::supposed_routing(run, shape.model, index));
+                         plan::supposed_routing(run, shape.model, index), planned.attention_output_bytes);
     rank.weights.initialize(7);
     auto& ledger = memory::current_ledger();
     auto& real = all[index];

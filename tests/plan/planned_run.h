@@ -1,6 +1,8 @@
 // Small runs from recipes, for tests of the plan: dry, and for real on a CPU with ranks as threads.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,13 @@ struct PlannedRun {
   int world_size = 1;
   std::vector<std::string> overrides;  // of the small recipe
   int num_threads = 1;
+  std::optional<int64_t> attention_output_bytes = {};  // room for them on a device
+
+  plan::DryRunOptions options() const {
+    return {.world_size = world_size,
+            .num_threads = num_threads,
+            .attention_output_bytes = attention_output_bytes};
+  }
 };
 
 recipe::RunConfig small_recipe(const PlannedRun& run);
