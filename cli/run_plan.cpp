@@ -44,7 +44,7 @@ RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& 
 }
 
 int64_t agree_on_ranks_per_node(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,
-                                c10d::Store& store) {
+                                c10d::Store& store, const Log& log) {
   int64_t most = run.hardware.ranks_per_node.value_or(1);
   for (const auto& ranks : comm::gather_through_store(
            store, "steppe/plan/ranks_of_node", environment.rank, environment.world_size,
@@ -55,3 +55,7 @@ int64_t agree_on_ranks_per_node(const recipe::RunConfig& run, const launch::Laun
 }
 
 }  // namespace steppe::cli
+  if (environment.rank == 0 && most > run.hardware.ranks_per_node.value_or(most)) {
+    log.warning("hardware.ranks_per_node = {}, but {} ranks are on a node: so many share its memory",
+                *run.hardware.ranks_per_node, most);
+  }

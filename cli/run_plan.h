@@ -25,6 +25,6 @@ RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& 
 // Ranks of the fullest node, by what the launcher says; the recipe's hardware.ranks_per_node may say more
 // (containers of one rank each). They share the node's offload.host_budget. Collective.
 int64_t agree_on_ranks_per_node(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,
-                                c10d::Store& store);
+                                c10d::Store& store, const Log& log);
 
 }  // namespace steppe::cli

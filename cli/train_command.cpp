@@ -130,7 +130,8 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
     const bool color = wants_color(lookup);
     log.emplace(LogOptions{.rank = environment.rank, .folder = run.run.folder + "/logs", .color = color});
     record.begin(*log);
-    loaded.run.hardware.ranks_per_node = agree_on_ranks_per_node(run, environment, *store);
+    train::keep_saved_model(loaded.run, *log);
+    loaded.run.hardware.ranks_per_node = agree_on_ranks_per_node(run, environment, *store, *log);
     train::Process process{.rank = environment.rank,
                            .world_size = environment.world_size,
                            .local_rank = environment.local_rank,
