@@ -1,8 +1,14 @@
 #include "cli/run_folder.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
+#include <vector>
 
 #include "cli/launch/exit_report.h"
 #include "steppe/base/error.h"
@@ -41,9 +47,51 @@ bool goes_on(const recipe::RunConfig& run) {
   return train::find_start(own).has_value();
 }
 
+bool holds_a_run(const recipe::RunConfig& run) {
+  try {
+    launch::read_status(run.run.folder);
+    return true;
+  } catch (const std::exception&) {
+    return goes_on(run);
+  }
+}
+
+// Files that no run leaves, nor whoever starts one.
+std::vector<std::string> other_files(const fs::path& folder, const std::string& resolved) {
+  constexpr std::array<std::string_view, 10> kOurs = {
+      "status.json", "metrics.jsonl", "metrics.jsonl.old", "tensorboard", "logs", "checkpoints",
+      "timeline",    "save",          "report.html",       "plan.json"};
+  constexpr std::array<std::string_view, 4> kOutput = {".out", ".err", ".log", ".txt"};
+  std::vector<std::string> others;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const auto name = it->path().filename().string();
+    const auto extension = it->path().extension().string();
+    const bool ours = std::ranges::find(kOurs, name) != kOurs.end() || name.starts_with("status.json.") ||
+                      (name.starts_with("recipe.toml") && same_recipe(folder / "recipe.toml", resolved));
+    const bool output = std::ranges::find(kOutput, extension) != kOutput.end() || name.starts_with('.');
+    if (!ours && !output) others.push_back(name);
+  }
+  std::ranges::sort(others);
+  return others;
+}
+
+void check_other_files(const recipe::RunConfig& run, const std::string& resolved) {
+  auto others = other_files(run.run.folder, resolved);
+  constexpr size_t kListed = 5;
+  const size_t count = others.size();
+  others.resize(std::min(count, kListed));
+  STEPPE_CHECK_VALUE(count == 0,
+                     "[train] run.folder = \"{}\" holds files that are not a run's: {}{}. Name another with "
+                     "--set run.folder=…, or leave them where they are with --beside-other-files",
+                     run.run.folder, fmt::join(others, ", "),
+                     count > kListed ? fmt::format(" and {} more", count - kListed) : "");
+}
+
 }  // namespace
 
-void check_run_folder(const recipe::RunConfig& run, const std::string& resolved) {
+void check_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
+  if (others == OtherFiles::kRefuse && !holds_a_run(run)) check_other_files(run, resolved);
   if (!holds_metrics(run) || goes_on(run)) return;
   const fs::path folder = run.run.folder;
   STEPPE_CHECK_VALUE(run.checkpoint.resume == "auto" && same_recipe(folder / "recipe.toml", resolved),
@@ -54,16 +102,20 @@ void check_run_folder(const recipe::RunConfig& run, const std::string& resolved)
                          : ", and checkpoint.resume is \"never\"");
 }
 
-void claim_run_folder(const recipe::RunConfig& run, const std::string& resolved) {
-  check_run_folder(run, resolved);
+void claim_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
+  check_run_folder(run, resolved, others);
   const fs::path folder = run.run.folder;
   std::error_code error;
   fs::create_directories(folder, error);
   STEPPE_CHECK(!error, "[train] cannot make run.folder {}: {}", run.run.folder, error.message());
-  if (holds_metrics(run) && !goes_on(run)) {
-    fs::rename(folder / "metrics.jsonl", folder / "metrics.jsonl.old", error);
-    STEPPE_CHECK(!error, "[train] cannot set {}/metrics.jsonl aside: {}", run.run.folder, error.message());
-  }
+  const auto set_aside = [&](const std::string& name) {
+    fs::rename(folder / name, folder / (name + ".old"), error);
+    STEPPE_CHECK(!error, "[train] cannot set {}/{} aside: {}", run.run.folder, name, error.message());
+  };
+  if (holds_metrics(run) && !goes_on(run)) set_aside("metrics.jsonl");
+  if (!holds_a_run(run) && fs::exists(folder / "recipe.toml", error) &&
+      !same_recipe(folder / "recipe.toml", resolved))
+    set_aside("recipe.toml");
   launch::write_atomically((folder / "recipe.toml").string(), resolved);
 }
 

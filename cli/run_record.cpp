@@ -24,6 +24,13 @@ RunRecord::RunRecord(const launch::LaunchEnvironment& environment, std::string r
 void RunRecord::begin(const Log& log) {
   const std::lock_guard lock(mutex_);
   log_ = &log;
+  if (environment_.rank == 0 && std::filesystem::exists(run_folder_ + "/status.json")) {
+    try {
+      step_ = launch::read_status(run_folder_).step;  // until the run says where it goes on
+    } catch (const std::exception&) {
+      // Cut short or altered by somebody: it is written anew.
+    }
+  }
   if (!ended_) {
     write(RunState::kRunning, "");
   } else if (!failure_.empty()) {

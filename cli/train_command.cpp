@@ -19,6 +19,7 @@
 #include "cli/launch/spawn.h"
 #include "cli/launch/store.h"
 #include "cli/launch/threads.h"
+#include "cli/launch/unless_stopped.h"
 #include "cli/launch/watchdog.h"
 #include "cli/run_folder.h"
 #include "cli/run_plan.h"
@@ -27,6 +28,7 @@
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
 #include "steppe/recipe/run_config.h"
+#include "steppe/train/resume.h"
 #include "steppe/train/trainer.h"
 
 namespace steppe::cli {
@@ -39,7 +41,12 @@ struct Options {
   std::string recipe;
   std::vector<std::string> overrides;
   int ranks = 0;
+  bool beside_other_files = false;
 };
+
+OtherFiles other_files(const Options& options) {
+  return options.beside_other_files ? OtherFiles::kLeaveAlone : OtherFiles::kRefuse;
+}
 
 struct LoadedRecipe {
   recipe::Recipe recipe;
@@ -59,7 +66,8 @@ bool wants_color(const launch::Lookup& lookup) {
 int spawn(const Options& options) {
   launch::check_may_spawn(launch::process_environment());
   const auto [recipe, run] = load(options);
-  check_run_folder(run, recipe.resolved_toml());  // one clear message, rather than one per rank
+  check_run_folder(run, recipe.resolved_toml(),
+                   other_files(options));  // one clear message, rather than one per rank
   launch::SpawnOptions spawn;
   spawn.ranks = options.ranks;
   spawn.arguments = {"train", options.recipe};
@@ -67,6 +75,7 @@ int spawn(const Options& options) {
     spawn.arguments.push_back("--set");
     spawn.arguments.push_back(override);
   }
+  if (options.beside_other_files) spawn.arguments.emplace_back("--beside-other-files");
   std::string said;
   spawn.print = [&said](const std::string& text) {
     said = text.starts_with(kPlace) ? text.substr(kPlace.size()) : text;
@@ -97,36 +106,43 @@ launch::WatchdogOptions watchdog_options(const launch::LaunchEnvironment& enviro
   return watch;
 }
 
-// From a thread beside the training thread, which is in the midst of a step that nobody waits for.
+// While other threads are in the midst of something that nobody waits for.
+[[noreturn]] void leave_stopped(int signal, const std::string& when, const Log& log, RunRecord& record,
+                                launch::Watchdog& watchdog) {
+  const auto name = launch::signal_name(signal);
+  log.info("stopped by {} {}", name, when);
+  record.end(launch::RunState::kStopped, name);
+  watchdog.stop();
+  log.flush();
+  ::_exit(0);
+}
+
+// From a thread beside the training thread.
 [[noreturn]] void leave(const train::Outcome& outcome, const std::string& failure, const Log& log,
                         RunRecord& record, launch::Watchdog& watchdog) {
   record.finished_step(outcome.step);
-  if (failure.empty()) {
-    const auto name = launch::signal_name(outcome.stop_signal);
-    log.info("stopped by {} after step {}", name, outcome.step);
-    record.end(launch::RunState::kStopped, name);
-    watchdog.stop();
-  } else {
-    record.fail(watchdog.fail(RuntimeFailure(failure)));
-  }
+  if (failure.empty())
+    leave_stopped(outcome.stop_signal, fmt::format("after step {}", outcome.step), log, record, watchdog);
+  record.fail(watchdog.fail(RuntimeFailure(failure)));
   log.flush();
-  ::_exit(failure.empty() ? 0 : 1);
+  ::_exit(1);
 }
 
-int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded,
+int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loaded, OtherFiles others,
                const launch::Lookup& lookup) {
   const auto& run = loaded.run;
   launch::follow_launcher(environment);
   set_threads(environment, loaded, lookup);
 
   const auto store = launch::make_store(environment, milliseconds(run.comm.init_timeout));
+  static const launch::SignalFlag signals;  // a wait for ranks that do not come ends at once
   std::optional<Log> log;
   RunRecord record(environment, run.run.folder);
   std::atomic<bool> leaving{false};
   launch::Watchdog watchdog(store, environment, watchdog_options(environment, run, record));
   try {
     if (environment.rank == 0)
-      claim_run_folder(run, loaded.recipe.resolved_toml());  // this run's from here on
+      claim_run_folder(run, loaded.recipe.resolved_toml(), others);  // this run's from here on
     const bool color = wants_color(lookup);
     log.emplace(LogOptions{.rank = environment.rank, .folder = run.run.folder + "/logs", .color = color});
     record.begin(*log);
@@ -139,12 +155,17 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
                            .store = store,
                            .color = color,
                            .resolved_recipe = loaded.recipe.resolved_toml()};
-    const auto plan = plan_run(run, environment, *store, at::get_num_threads(), *log);
+    process.stop_signal = [] { return signals.received(); };
+    RunPlan plan;
+    const auto make_plan = [&, num_threads = at::get_num_threads()] {
+      plan = plan_run(run, environment, *store, num_threads, *log);
+    };
+    const int asked = launch::run_unless_stopped(
+        make_plan, *store,
+        {environment.rank, environment.world_size, process.stop_signal, milliseconds(run.comm.init_timeout)});
+    if (asked != 0) leave_stopped(asked, "before it began", *log, record, watchdog);
     process.planned_peak_bytes = plan.peak_bytes;
     process.attention_output_bytes = plan.attention_output_bytes;
-    // The plan of a long run takes a while, and nobody would look at the flag.
-    static const launch::SignalFlag signals;
-    process.stop_signal = [] { return signals.received(); };
     process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };
     process.finished_step = [&](int64_t number) { record.finished_step(number); };
     process.since_signal = [] { return std::chrono::duration<double>(signals.since_received()).count(); };
@@ -180,7 +201,7 @@ int train(const Options& options) {
     if (options.ranks > 0) return spawn(options);
     environment = launch::detect_launch(lookup);
     auto loaded = load(options);
-    return train_rank(environment, loaded, lookup);
+    return train_rank(environment, loaded, other_files(options), lookup);
   } catch (const std::exception& error) {
     launch::write_error_file(environment.error_file, launch::describe(error));
     const bool others_speak = environment.launcher == launch::Launcher::kLocal || environment.rank != 0;
@@ -199,6 +220,8 @@ void add_train_command(CLI::App& app, int& status) {
   command->add_option("--set", options->overrides, "override a key: --set training.steps=100")->take_all();
   command->add_option("--ranks", options->ranks, "start this many ranks on this machine")
       ->check(whole_number_from(1));
+  command->add_flag("--beside-other-files", options->beside_other_files,
+                    "use run.folder though it holds files that are not a run's");
   command->callback([options, &status] { status = train(*options); });
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "steppe/model/config.h"
 #include "steppe/recipe/run_config.h"
@@ -27,8 +28,11 @@ std::string read_config_file(const std::string& path);
 // `overrides.config`, `.path` and `.compute_dtype` are not looked at. Not validated.
 ModelConfig apply_overrides(ModelConfig config, const recipe::ModelSection& overrides);
 
-// The config.json that the section names, alone or in the folder at `section.path`; nothing without either.
+// The config.json that the section names, alone or in the folder at `section.path`; nothing without either,
+// nor where `section.config` is the JSON itself, as a run has it from its checkpoint when the file is gone.
 std::optional<std::string> config_file(const recipe::ModelSection& section);
+// The text of that file, or that JSON; empty without either.
+std::string config_json(const recipe::ModelSection& section);
 
 // That file, if there is one, with the section's other keys on top; otherwise the keys alone, where sizes
 // that have no sensible default are required. Validated.
@@ -36,6 +40,9 @@ ModelConfig model_config(const recipe::ModelSection& section);
 // As it was when `config_json` was what that file said; empty: the section named none.
 ModelConfig model_config(const recipe::ModelSection& section, const std::string& config_json,
                          const std::string& place);
+
+// "num_experts was 8 and is 16": what makes the second another model than the first.
+std::vector<std::string> differences(const ModelConfig& before, const ModelConfig& now);
 
 // Special tokens, for who generates text.
 struct TokenIds {

@@ -100,9 +100,22 @@ ModelConfig apply_overrides(ModelConfig c, const recipe::ModelSection& s) {
   return c;
 }
 
+namespace {
+
+bool is_json(const std::optional<std::string>& config) {
+  return config && config->starts_with('{');
+}
+
+}  // namespace
+
 std::optional<std::string> config_file(const recipe::ModelSection& section) {
   if (section.path) return (std::filesystem::path(*section.path) / "config.json").string();
-  return section.config;
+  return is_json(section.config) ? std::nullopt : section.config;
+}
+
+std::string config_json(const recipe::ModelSection& section) {
+  if (const auto file = config_file(section)) return read_config_file(*file);
+  return section.config.value_or("");
 }
 
 namespace {
@@ -145,9 +158,11 @@ void check_opens(const recipe::ModelSection& section, const std::string& file) {
 }  // namespace
 
 ModelConfig model_config(const recipe::ModelSection& section) {
-  const auto file = config_file(section);
-  if (file) check_opens(section, *file);
-  return file ? with_overrides(read_hugging_face_config(*file), section, *file) : from_keys(section);
+  if (const auto file = config_file(section)) {
+    check_opens(section, *file);
+    return with_overrides(read_hugging_face_config(*file), section, *file);
+  }
+  return model_config(section, config_json(section), "model.config");
 }
 
 ModelConfig model_config(const recipe::ModelSection& section, const std::string& config_json,

@@ -1,30 +1,20 @@
 #include "steppe/train/resume.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <vector>
 
 #include "steppe/base/error.h"
 #include "steppe/checkpoint/native_folder.h"
 #include "steppe/checkpoint/native_reader.h"
 #include "steppe/checkpoint/native_restore.h"
+#include "steppe/model/hugging_face_config.h"
 #include "steppe/train/agree_text.h"
 
 namespace steppe::train {
 namespace {
-
-std::string model_config_text(const recipe::ModelSection& model) {
-  std::string path;
-  if (model.config) path = *model.config;
-  if (path.empty() && model.path) path = *model.path + "/config.json";
-  if (path.empty()) return {};
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return std::move(text).str();
-}
 
 void check_same_run(const checkpoint::SavedRun& saved, const checkpoint::SavedRun& own,
                     const std::string& path) {
@@ -42,6 +32,20 @@ void check_same_run(const checkpoint::SavedRun& saved, const checkpoint::SavedRu
       "weights alone: checkpoint.load = \"{}\", checkpoint.load_weights_only = true, in a run.folder "
       "of its own",
       path, differences, path);
+}
+
+// The config.json may have been exchanged since: tensors of the same shapes do not make the same model.
+void check_same_model(const recipe::RunConfig& run, const checkpoint::SavedRun& saved,
+                      const checkpoint::SavedRun& own, const std::string& path) {
+  if (saved.model_config.empty() || own.model_config.empty() || saved.model_config == own.model_config)
+    return;
+  const auto before = model::model_config(run.model, saved.model_config, path + "'s config.json");
+  const auto differences = model::differences(before, model::model_config(run.model));
+  STEPPE_CHECK_VALUE(
+      differences.empty(),
+      "[checkpoint] {} is of another model than {} says now: {}. A run goes on with the model that it began "
+      "with; without that file it takes the shape that the checkpoint holds",
+      path, model::config_file(run.model).value_or("the recipe"), fmt::join(differences, "; "));
 }
 
 // Rank 0's choice; all ranks learn why there is none.
@@ -96,8 +100,22 @@ checkpoint::SavedRun saved_run(const recipe::RunConfig& run, const std::string& 
                  {"data.train", sources},
                  {"sequences per epoch", std::to_string(facts.sequences_per_epoch)}};
   saved.recipe = resolved_recipe;
-  saved.model_config = model_config_text(run.model);
+  saved.model_config = model::config_json(run.model);
   return saved;
+}
+
+void keep_saved_model(recipe::RunConfig& run, const Log& log) {
+  const auto file = model::config_file(run.model);
+  std::error_code ignored;
+  if (!file || std::filesystem::exists(*file, ignored)) return;
+  const auto start = find_start(run);
+  if (!start) return;
+  const checkpoint::NativeReader reader(start->checkpoint);
+  const auto& saved = reader.manifest().run.model_config;
+  if (saved.empty()) return;
+  log.info("{} is gone: the model's shape is that of {}", *file, reader.path());
+  run.model.path.reset();
+  run.model.config = saved;
 }
 
 Position resume(const recipe::RunConfig& run, const checkpoint::SavedRun& own, comm::Communicator& control,
@@ -106,12 +124,16 @@ Position resume(const recipe::RunConfig& run, const checkpoint::SavedRun& own, c
   if (!start) return {};
   checkpoint::NativeReader reader(start->checkpoint);
   const auto& saved = reader.manifest().run;
-  if (!start->weights_only) check_same_run(saved, own, reader.path());
+  if (!start->weights_only) {
+    check_same_run(saved, own, reader.path());
+    check_same_model(run, saved, own, reader.path());
+  }
   checkpoint::restore(
       reader, weights,
       start->weights_only ? checkpoint::Restore::kWeightsOnly : checkpoint::Restore::kEverything);
   if (start->weights_only) {
-    log.info("weights of {}, saved after step {}", reader.path(), saved.step);
+    log.info("starts with the weights of {}, saved after step {}: moments, data and steps begin anew",
+             reader.path(), saved.step);
     return {0, 0, true};
   }
   log.info("goes on from {}: step {}, saved by {} {} (ulysses {}, expert {}, vocab {})", reader.path(),

@@ -27,6 +27,10 @@ struct StartPoint {
 std::optional<StartPoint> find_start(const recipe::RunConfig& run,
                                      std::vector<std::string>* faults = nullptr);
 
+// Where the config.json that the recipe names is gone, and there is a checkpoint to start from: the model has
+// the shape that the checkpoint holds. Every rank by itself, before anything asks for the model.
+void keep_saved_model(recipe::RunConfig& run, const Log& log);
+
 // What a checkpoint says of this run. `facts`: what must not change between a save and a resume, since the
 // order of the data or the meaning of a step would.
 struct RunFacts {
@@ -44,7 +48,7 @@ struct Position {
 
 // Cleans the run's checkpoint folder of leftovers, finds the start (rank 0 decides for all) and restores from
 // it. Collective over `control` and the weights' replicas. Errors: those of find_start and of the reader; a
-// ValueError naming key and values when the checkpoint's run is another than `own`.
+// ValueError naming key and values when the checkpoint's run or model is another than `own`.
 Position resume(const recipe::RunConfig& run, const checkpoint::SavedRun& own, comm::Communicator& control,
                 model::ModelWeights& weights, const Log& log);
 
