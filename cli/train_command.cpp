@@ -21,6 +21,7 @@
 #include "cli/launch/threads.h"
 #include "cli/launch/unless_stopped.h"
 #include "cli/launch/watchdog.h"
+#include "cli/load_recipe.h"
 #include "cli/run_folder.h"
 #include "cli/run_plan.h"
 #include "cli/run_record.h"
@@ -48,24 +49,13 @@ OtherFiles other_files(const Options& options) {
   return options.beside_other_files ? OtherFiles::kLeaveAlone : OtherFiles::kRefuse;
 }
 
-struct LoadedRecipe {
-  recipe::Recipe recipe;
-  recipe::RunConfig run;
-};
-
-LoadedRecipe load(const Options& options) {
-  auto recipe = recipe::Recipe::load(options.recipe, options.overrides);
-  auto run = recipe::read_run_config(recipe);
-  return {std::move(recipe), std::move(run)};
-}
-
 bool wants_color(const launch::Lookup& lookup) {
   return isatty(STDERR_FILENO) != 0 && !lookup("NO_COLOR").has_value();
 }
 
 int spawn(const Options& options) {
   launch::check_may_spawn(launch::process_environment());
-  const auto [recipe, run] = load(options);
+  const auto [recipe, run] = load_recipe(options.recipe, options.overrides, options.ranks);
   check_run_folder(run, recipe.resolved_toml(),
                    other_files(options));  // one clear message, rather than one per rank
   launch::SpawnOptions spawn;
@@ -200,7 +190,7 @@ int train(const Options& options) {
   try {
     if (options.ranks > 0) return spawn(options);
     environment = launch::detect_launch(lookup);
-    auto loaded = load(options);
+    auto loaded = load_recipe(options.recipe, options.overrides, environment.world_size);
     return train_rank(environment, loaded, other_files(options), lookup);
   } catch (const std::exception& error) {
     launch::write_error_file(environment.error_file, launch::describe(error));

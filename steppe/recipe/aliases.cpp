@@ -153,19 +153,10 @@ constexpr Alias kAliases[] = {
     {"profile_ranks", "profiler.ranks"},
 };
 
-// Names of keys, or of whole sections.
-constexpr std::string_view kPlanned[] = {
-    "training.epochs",
-};
-
 }  // namespace
 
 std::span<const Alias> aliases() {
   return kAliases;
-}
-
-std::span<const std::string_view> planned_keys() {
-  return kPlanned;
 }
 
 }  // namespace steppe::recipe

@@ -78,6 +78,7 @@ decay_type = "cosine"
 min_lr_ratio = 0.1
 [training]
 steps = 500
+epochs = 1.5
 seq_length = 333
 micro_batch_size = 2
 global_batch_size = 12

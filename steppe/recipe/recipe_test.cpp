@@ -165,13 +165,6 @@ path = "a"
        "`datasets[0].path` (run.toml:8): in Steppe `data.train[].path`"});
 }
 
-TEST(Recipe, PlannedKeysAreNotInThisVersion) {
-  Recipe recipe = recipe_of("[training]\nepochs = 1\n", {"num_epochs=2"});
-  expect_message<ValueError>([&] { recipe.finish(); },
-                             {"`training.epochs` (run.toml:2) does not exist in this version",
-                              "`num_epochs` (--set): in Steppe `training.epochs`, which does not exist"});
-}
-
 TEST(Recipe, MissingKeysAreReportedBesideMisspeltOnes) {
   Recipe recipe = recipe_of("[optimizer]\nlearning_rate = 1e-3\n");
   const double lr = recipe.required_number("optimizer.lr", "the peak learning rate");

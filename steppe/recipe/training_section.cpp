@@ -47,8 +47,11 @@ SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps) {
 
 TrainingSection read_training_section(Recipe& recipe) {
   TrainingSection training;
-  training.steps = recipe.required_integer("training.steps", "optimizer steps of the whole run");
+  training.steps =
+      recipe.required_integer("training.steps", "optimizer steps of the whole run, unless training.epochs");
   recipe.check(training.steps >= 1, "training.steps", "must be at least 1");
+  training.epochs = recipe.number("training.epochs");
+  recipe.check(training.epochs.value_or(1) > 0, "training.epochs", "must be above 0");
   training.seq_length = recipe.required_integer("training.seq_length", "tokens of a sequence");
   recipe.check(training.seq_length >= 1, "training.seq_length", "must be at least 1");
   training.micro_batch_size =

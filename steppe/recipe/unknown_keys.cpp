@@ -33,13 +33,6 @@ std::string_view section(std::string_view key) {
   return dot == std::string_view::npos ? std::string_view{} : key.substr(0, dot);
 }
 
-bool is_planned(std::string_view key) {
-  const auto planned = planned_keys();
-  return std::any_of(planned.begin(), planned.end(), [key](std::string_view name) {
-    return key == name || (key.starts_with(name) && (key[name.size()] == '.' || key[name.size()] == '['));
-  });
-}
-
 // Of "zero_optimization.offload_optimizer.device" tries all of it, then "offload_optimizer.device", "device".
 std::optional<std::string> ours_for(std::string_view key) {
   for (std::string_view rest = key;;) {
@@ -76,12 +69,7 @@ std::string message(const std::string& key, const std::string& origin,
                     const std::vector<std::string>& known) {
   const std::string theirs = normalized(key);
   const std::string place = fmt::format("`{}` ({})", key, origin);
-  if (is_planned(theirs)) return place + " does not exist in this version";
-  if (const auto ours = ours_for(theirs)) {
-    std::string text = fmt::format("{}: in Steppe `{}`", place, *ours);
-    if (is_planned(*ours)) text += ", which does not exist in this version";
-    return text;
-  }
+  if (const auto ours = ours_for(theirs)) return fmt::format("{}: in Steppe `{}`", place, *ours);
   if (const auto near = nearest_key(theirs, known))
     return fmt::format("{} is not a key; did you mean `{}`?", place, *near);
   return place + " is not a key";
@@ -92,7 +80,6 @@ std::string message(const std::string& key, const std::string& origin,
 std::vector<std::string> unknown_keys(const Document& document, std::span<const std::string> read) {
   std::vector<std::string> known;
   for (const std::string& key : read) known.push_back(normalized(key));
-  for (const std::string_view key : planned_keys()) known.emplace_back(key);
 
   std::vector<std::string> messages;
   for (const Entry& entry : document.entries()) {

@@ -1,4 +1,4 @@
-// What to say about a key that nothing read: the name Steppe has for it, or that it is not in this version.
+// What to say about a key that nothing read: the name that Steppe has for it, or the one that was meant.
 #pragma once
 
 #include <span>
@@ -21,8 +21,5 @@ struct Alias {
 
 // Names of other tools (Megatron, TorchTitan, Hugging Face Trainer, axolotl, DeepSpeed) and ours for them.
 std::span<const Alias> aliases();
-
-// Keys of Steppe whose thing does not work yet.
-std::span<const std::string_view> planned_keys();
 
 }  // namespace steppe::recipe
