@@ -2,13 +2,13 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <vector>
 
 #include "steppe/kernels/compare_test.h"
+#include "steppe/kernels/device_tensors_test.h"
 
 namespace steppe::kernels {
 
@@ -16,15 +16,15 @@ namespace steppe::kernels {
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    if (!has_device()) GTEST_SKIP() << "no CUDA device";
     at::manual_seed(1);
   }
 };
 
 // With the same strides, and the same gaps between rows.
-inline at::Tensor copy_to(const at::Tensor& x, at::Device device) {
+inline at::Tensor copy_of(const at::Tensor& x) {
   if (!x.defined()) return {};
-  auto copy = at::empty_strided(x.sizes(), x.strides(), x.options().device(device));
+  auto copy = at::empty_strided(x.sizes(), x.strides(), x.options());
   copy.copy_(x);
   return copy;
 }
@@ -55,14 +55,14 @@ inline void expect_device_agrees(const Tensors& tensors, double bound,
                                  const std::function<void(const Tensors&)>& kernel) {
   Tensors on_cpu, on_device;
   for (const auto& x : tensors) {
-    on_cpu.push_back(copy_to(x, at::kCPU));
-    on_device.push_back(copy_to(x, at::Device(at::kCUDA, 0)));
+    on_cpu.push_back(copy_of(x));
+    on_device.push_back(x.defined() ? to_device(x) : x);
   }
   kernel(on_cpu);
   kernel(on_device);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
-    const auto got = on_device[i].cpu();
+    const auto got = to_host(on_device[i]);
     if (bound == 0) {
       EXPECT_TRUE(got.equal(on_cpu[i])) << "tensor " << i;
     } else {

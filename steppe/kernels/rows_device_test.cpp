@@ -18,7 +18,7 @@ using RowsDevice = DeviceTest;
 struct Shape {
   int64_t rows, columns;
 };
-const std::vector<Shape> kShapes = {{0, 8}, {1, 1}, {3, 7}, {200, 64}, {130, 259}, {2, 5000}, {40, 16'384}};
+const std::vector<Shape> kShapes = {{0, 8}, {1, 1}, {3, 7}, {200, 64}, {130, 259}, {2, 2050}, {300, 1030}};
 
 TEST_F(RowsDevice, RmsNorm) {
   for (const auto dtype : kDtypes)
@@ -37,7 +37,7 @@ TEST_F(RowsDevice, RmsNormBackward) {
       for (const bool add : {false, true}) {
         const auto x = at::randn({rows, columns}).to(dtype), dy = at::randn({rows, columns}).to(dtype);
         const auto weight = (at::randn({columns}) + 1).to(dtype);
-        const auto inv_rms = (x.to(at::kFloat).square().mean(-1) + 1e-6).rsqrt();
+        const auto inv_rms = at::rand({rows}) + 0.5;  // with x's own, a single column's terms cancel
         expect_device_agrees(
             {at::randn({rows, columns}).to(dtype), at::randn({columns}), dy, x, weight, inv_rms},
             device_bound(dtype) + 1e-5, [&](const Tensors& t) {
@@ -83,7 +83,7 @@ TEST_F(RowsDevice, Swiglu) {
 
 TEST_F(RowsDevice, RowBias) {
   for (const auto dtype : kDtypes)
-    for (const auto& [rows, columns] : std::vector<Shape>{{0, 8}, {1, 1}, {3, 7}, {200, 64}, {3000, 259}}) {
+    for (const auto& [rows, columns] : std::vector<Shape>{{0, 8}, {1, 1}, {3, 7}, {200, 64}, {700, 259}}) {
       const auto x = with_gaps(at::randn({rows, columns}).to(dtype));
       const auto bias = at::randn({columns}).to(dtype);
       for (const auto& weight : {at::Tensor(), at::rand({rows})}) {
@@ -113,7 +113,7 @@ TEST_F(RowsDevice, Clamp) {
 
 TEST_F(RowsDevice, RouterScoresAndChoice) {
   for (const int64_t experts : {1, 7, 64, 129, 512})
-    for (const int64_t tokens : {0, 1, 500}) {
+    for (const int64_t tokens : {0, 1, 130}) {
       const auto logits = at::randn({tokens, experts}) * 5;
       if (tokens > 0) logits[0] *= 2000;
       expect_device_agrees({at::zeros({tokens, experts}), logits}, 4e-6,

@@ -1,0 +1,260 @@
+#include "tests/cuda_on_cpu/emulation.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace cuda_on_cpu {
+namespace {
+
+constexpr unsigned kMostThreads = 1024, kMostClusterBlocks = 8, kMostBlocksAlongY = 65535;
+constexpr size_t kStackBytes = 64 << 10;
+
+enum class State { kReady, kAtWarp, kAtBlock, kAtCluster, kDone };
+
+struct Fiber {
+  State state = State::kDone;
+  unsigned line = 0;   // of the barrier where it waits
+  uint32_t given = 0;  // to the lanes of its warp
+  dim3 thread;
+  bool begun = false;
+  ucontext_t context;  // until it has begun
+  jmp_buf left;        // afterwards: no signal mask to restore, so a hundred times as fast
+  std::unique_ptr<char[]> stack;
+};
+
+// A barrier that sleeps at once: there are more blocks than processors.
+class Meeting {
+ public:
+  explicit Meeting(unsigned size) : size_(size) {}
+  void wait_for_all() {
+    std::unique_lock lock(mutex_);
+    const unsigned round = round_;
+    if (++arrived_ < size_) return all_.wait(lock, [&] { return round_ != round; });
+    arrived_ = 0;
+    ++round_;
+    all_.notify_all();
+  }
+
+ private:
+  unsigned size_, arrived_ = 0, round_ = 0;
+  std::mutex mutex_;
+  std::condition_variable all_;
+};
+
+struct Launch {
+  dim3 grid, block, cluster;
+  const std::function<void()>* body;
+  std::vector<unsigned> order;  // of a block's threads
+  Meeting* blocks;              // of a cluster
+  std::vector<char*> shared;    // by the block's rank in the cluster, where its thread's variables lie
+};
+
+// Thread-local variables lie at one distance from this one on every thread.
+thread_local char shared_base;
+
+class Runner {
+ public:
+  void run_block(const Launch& launch, dim3 at, unsigned rank);
+  void leave(State state, unsigned line);
+  Fiber& current() { return *current_; }
+  const Launch& launch() const { return *launch_; }
+  const std::array<uint32_t, kWarp>& values_of_warp() const {
+    return values_[static_cast<size_t>(current_ - fibers_.data()) / kWarp];
+  }
+
+ private:
+  [[noreturn]] static void begin();
+  void make_fibers(dim3 block);
+  void resume(Fiber& fiber);
+  bool release_warps();
+  void release_block();
+
+  std::vector<Fiber> fibers_;
+  std::vector<std::array<uint32_t, kWarp>> values_;
+  size_t size_ = 0;
+  Fiber* current_ = nullptr;
+  const Launch* launch_ = nullptr;
+  jmp_buf scheduler_;
+};
+
+thread_local Runner runner;
+
+void Runner::begin() {
+  while (true) {
+    (*runner.launch_->body)();
+    runner.leave(State::kDone, 0);
+  }
+}
+
+void Runner::make_fibers(dim3 block) {
+  size_ = block.count();
+  if (fibers_.size() < size_) {
+    fibers_ = std::vector<Fiber>(size_);
+    values_.resize((size_ + kWarp - 1) / kWarp);
+    for (Fiber& fiber : fibers_) {
+      fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = kStackBytes;
+      makecontext(&fiber.context, &Runner::begin, 0);
+    }
+  }
+  for (unsigned i = 0; i < size_; ++i) {
+    fibers_[i].state = State::kReady;
+    fibers_[i].thread = dim3(i % block.x, i / block.x % block.y, i / block.x / block.y);
+  }
+}
+
+void Runner::resume(Fiber& fiber) {
+  current_ = &fiber;
+  threadIdx = fiber.thread;
+  lane = static_cast<int>(&fiber - fibers_.data()) % kWarp;
+  if (_setjmp(scheduler_) != 0) return;
+  if (fiber.begun) _longjmp(fiber.left, 1);
+  fiber.begun = true;
+  setcontext(&fiber.context);
+}
+
+void Runner::leave(State state, unsigned line) {
+  current_->state = state;
+  current_->line = line;
+  if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
+}
+
+bool Runner::release_warps() {
+  bool any = false;
+  for (size_t first = 0; first + kWarp <= size_; first += kWarp) {
+    const auto warp = std::span(fibers_).subspan(first, kWarp);
+    if (std::ranges::any_of(warp, [](const Fiber& f) { return f.state != State::kAtWarp; })) continue;
+    for (size_t lane = 0; lane < kWarp; ++lane) {
+      expect(warp[lane].line == warp[0].line, "the lanes of a warp wait at different places");
+      values_[first / kWarp][lane] = warp[lane].given;
+      warp[lane].state = State::kReady;
+    }
+    any = true;
+  }
+  return any;
+}
+
+// Of those that have not returned: they all wait at one barrier.
+void Runner::release_block() {
+  const auto fibers = std::span(fibers_).first(size_);
+  const auto waiting = std::ranges::find_if(fibers, [](const Fiber& f) { return f.state != State::kDone; });
+  const State state = waiting->state;
+  expect(state != State::kAtWarp, "a warp waits for lanes that have returned or wait elsewhere");
+  for (const Fiber& fiber : fibers) {
+    expect(fiber.state == State::kDone || (fiber.state == state && fiber.line == waiting->line),
+           "the threads of a block wait at different barriers");
+  }
+  if (state == State::kAtCluster && launch_->blocks != nullptr) launch_->blocks->wait_for_all();
+  for (Fiber& fiber : fibers)
+    if (fiber.state != State::kDone) fiber.state = State::kReady;
+}
+
+void Runner::run_block(const Launch& launch, dim3 at, unsigned rank) {
+  launch_ = &launch;
+  make_fibers(launch.block);
+  blockIdx = at;
+  blockDim = launch.block;
+  gridDim = launch.grid;
+  cluster_rank = rank;
+  cluster_size = launch.cluster.count();
+  while (true) {
+    for (const unsigned i : launch.order)
+      if (fibers_[i].state == State::kReady) resume(fibers_[i]);
+    if (std::ranges::all_of(std::span(fibers_).first(size_),
+                            [](const Fiber& f) { return f.state == State::kDone; }))
+      return;
+    if (!release_warps()) release_block();
+  }
+}
+
+std::vector<unsigned> next_order(unsigned size) {
+  static unsigned num_launches = 0;
+  std::vector<unsigned> order(size);
+  std::iota(order.begin(), order.end(), 0u);
+  switch (num_launches++ * 2654435761u >> 16 & 3) {
+    case 1:
+      std::ranges::reverse(order);
+      break;
+    case 2:  // lanes of different warps, far from one another
+      std::ranges::stable_sort(order, {}, [](unsigned i) { return i * 2654435761u >> 20; });
+      break;
+  }
+  return order;
+}
+
+void run_clusters(Launch& launch) {
+  const unsigned size = launch.cluster.count();
+  Meeting blocks(size);
+  launch.blocks = &blocks;
+  launch.shared.resize(size);
+  const auto run_rank = [&](unsigned rank) {
+    launch.shared[rank] = &shared_base;
+    const dim3 cluster = launch.cluster,
+               inside(rank % cluster.x, rank / cluster.x % cluster.y, rank / cluster.x / cluster.y);
+    for (unsigned z = 0; z < launch.grid.z; z += cluster.z)
+      for (unsigned y = 0; y < launch.grid.y; y += cluster.y)
+        for (unsigned x = 0; x < launch.grid.x; x += cluster.x) {
+          blocks.wait_for_all();  // a cluster at a time
+          runner.run_block(launch, dim3(x + inside.x, y + inside.y, z + inside.z), rank);
+        }
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned rank = 0; rank < size; ++rank) threads.emplace_back(run_rank, rank);
+}
+
+}  // namespace
+
+void expect(bool holds, const char* otherwise) {
+  if (holds) return;
+  std::fprintf(stderr, "a CUDA kernel on the CPU: %s (thread %u,%u of block %u,%u)\n", otherwise, threadIdx.x,
+               threadIdx.y, blockIdx.x, blockIdx.y);
+  std::abort();
+}
+
+void run(dim3 grid, dim3 block, dim3 cluster, const std::function<void()>& body) {
+  expect(grid.count() > 0 && block.count() > 0, "an empty grid or block");
+  expect(block.count() <= kMostThreads, "more threads than a block has");
+  expect(std::max(grid.y, grid.z) <= kMostBlocksAlongY, "more blocks than a grid has along y or z");
+  expect(cluster.count() <= kMostClusterBlocks, "more blocks than a cluster has");
+  expect(grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0,
+         "a grid that its clusters do not divide");
+  Launch launch{grid, block, cluster, &body, next_order(block.count()), nullptr, {}};
+  if (cluster.count() > 1) return run_clusters(launch);
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) runner.run_block(launch, dim3(x, y, z), 0);
+}
+
+void wait_for_block(unsigned line) {
+  runner.leave(State::kAtBlock, line);
+}
+
+void wait_for_cluster() {
+  runner.leave(State::kAtCluster, 0);
+}
+
+const std::array<uint32_t, kWarp>& exchange_in_warp(uint32_t value, unsigned line) {
+  runner.current().given = value;
+  runner.leave(State::kAtWarp, line);
+  return runner.values_of_warp();
+}
+
+void* shared_of_block(void* mine, unsigned rank) {
+  if (runner.launch().blocks == nullptr) return mine;
+  return runner.launch().shared[rank] + (static_cast<char*>(mine) - &shared_base);
+}
+
+}  // namespace cuda_on_cpu
