@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "steppe/plan/budget_sizes.h"
+#include "steppe/plan/hardware.h"
 
 namespace steppe::plan {
 namespace {
@@ -38,6 +39,20 @@ int64_t Budget::guaranteed() const {
   return persistent.guaranteed() + most;
 }
 
+namespace {
+
+// Bytes of a node that the asynchronous writer may take. Where nobody says, a run takes half of what it finds
+// free; free is here what the peak leaves.
+int64_t writers_budget(const recipe::RunConfig& run, const Budget& budget, const DryRunOptions& options) {
+  if (run.checkpoint.host_budget) return *run.checkpoint.host_budget;
+  const auto hardware = hardware_of(run.hardware, options.world_size);
+  const int64_t of_a_rank =
+      budget.host.expected() + (hardware.is_accelerator ? 0 : budget.expected() + reserved_bytes(hardware));
+  return std::max<int64_t>(0, hardware.host_memory - hardware.ranks_per_node * of_a_rank) / 2;
+}
+
+}  // namespace
+
 Budget make_budget(const recipe::RunConfig& run, int rank, const DryRunOptions& options) {
   const auto s = sizes_of(run, rank, options);
   Budget budget;
@@ -48,10 +63,10 @@ Budget make_budget(const recipe::RunConfig& run, int rank, const DryRunOptions& 
   budget.host.name = "host";
   Terms host(budget.host.terms);
   add_host(s, host);
-  // Without a budget the writer takes what it finds free, and training waits where that is too little.
+  // Where there is too little, training waits while checkpoints are written.
   const int64_t snapshot = (4 + 2 * moment_bytes(s)) * owned(s);
   const int64_t ranks = run.hardware.ranks_per_node.value_or(options.world_size);
-  if (run.checkpoint.async && snapshot * ranks <= run.checkpoint.host_budget.value_or(0)) {
+  if (run.checkpoint.async && snapshot * ranks <= writers_budget(run, budget, options)) {
     budget.checkpoint_snapshot = snapshot;
   }
   return budget;

@@ -34,7 +34,7 @@ struct Budget {
   Phase persistent;
   std::vector<Phase> phases;
   Phase host;                       // of this rank, in its node's memory
-  int64_t checkpoint_snapshot = 0;  // there too, where checkpoint.host_budget holds it
+  int64_t checkpoint_snapshot = 0;  // there too: the asynchronous writer's copy, where its budget holds it
 
   const Phase& largest() const;
   int64_t expected() const;

@@ -1,5 +1,6 @@
 #include "steppe/plan/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -72,7 +73,8 @@ TEST(Plan, HostBudgetIsTheDryRuns) {
 }
 
 TEST(Plan, CountsTheSnapshotThatACheckpointsBudgetHolds) {
-  const auto plain = plan::make_plan(small_recipe(medium(4)), {.world_size = 4});
+  const auto plain = plan::make_plan(small_recipe(medium(4, {"checkpoint.async=false"})), {.world_size = 4});
+  const auto automatic = plan::make_plan(small_recipe(medium(4)), {.world_size = 4});
   const auto roomy =
       plan::make_plan(small_recipe(medium(4, {"checkpoint.host_budget=\"100GiB\""})), {.world_size = 4});
   const auto tight =
@@ -82,6 +84,12 @@ TEST(Plan, CountsTheSnapshotThatACheckpointsBudgetHolds) {
   EXPECT_GE(roomy.host_bytes_per_node, 4 * state);
   EXPECT_LE(roomy.host_bytes_per_node, 4 * state * 101 / 100);
   EXPECT_EQ(tight.host_bytes_per_node, 0);
+  EXPECT_EQ(automatic.host_bytes_per_node, roomy.host_bytes_per_node);
+  // A node that holds the run and once the copy: half of what the run leaves does not hold it.
+  const int64_t host_memory = 4 * state + (plain.hardware.is_accelerator ? 0 : 4 * plain.device_bytes);
+  const auto full = plan::make_plan(
+      small_recipe(medium(4, {fmt::format("hardware.host_memory=\"{}B\"", host_memory)})), {.world_size = 4});
+  EXPECT_EQ(full.host_bytes_per_node, 0);
 }
 
 TEST(Plan, JsonHasTheFiguresOfTheText) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string_view>
 
 #include "steppe/base/error.h"
 #include "steppe/base/temporary_folder.h"
@@ -79,7 +81,8 @@ recipe::RunConfig config_of(const Case& one, const std::string& root, const std:
 // Ranks as threads; SIGTERM after `stop_after`, if that is a step.
 train::Outcome train_run(
     const recipe::RunConfig& run, int world_size, int64_t stop_after = -1,
-    const std::function<void(int64_t step)>& at_step = [](int64_t) {}) {
+    const std::function<void(int64_t step)>& at_step = [](int64_t) {},
+    const std::function<void(train::Process&)>& change = [](train::Process&) {}) {
   train::Outcome outcome;
   std::atomic<int64_t> finished{-1};
   comm::run_ranks(
@@ -93,6 +96,7 @@ train::Outcome train_run(
           at_step(step);
         };
         process.stop_signal = [&] { return finished == stop_after && stop_after > 0 ? SIGTERM : 0; };
+        change(process);
         const auto log = Log::silent();
         train::Trainer trainer(run, process, log);
         const auto own = trainer.run();
@@ -257,6 +261,52 @@ TEST(Checkpointing, SavesWhenSomebodyTouchesTheFile) {
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{1, 6}));
   EXPECT_FALSE(fs::exists(run.run.folder + "/save"));
 }
+
+// The signal reaches rank 1 alone, in the first of a validation's nine batches.
+class ValidationStop : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(ValidationStop, DropsTheValidationOnAllRanksAndSavesTheStep) {
+  const int64_t stop_step = GetParam();
+  const Trial trial;
+  auto run = trial.config();
+  run.validation.interval = 4, run.validation.at_start = true;
+  run.validation.sets = {{trial.folder / "corpus", "held"}};
+  // A batch moves the watchdog on several times.
+  std::array<std::atomic<int>, 2> moves{};
+  std::atomic<int> moves_of_a_whole = 0;
+  const auto outcome = train_run(
+      run, 2, -1, [](int64_t) {},
+      [&](train::Process& process) {
+        auto& mine = moves[static_cast<size_t>(process.rank)];
+        process.progress = [&mine, stop_step](int64_t step, const char* where) {
+          if (step == stop_step && std::string_view(where) == "validation") ++mine;
+        };
+        process.stop_signal = [&mine, rank = process.rank] { return rank == 1 && mine >= 2 ? SIGTERM : 0; };
+      });
+  EXPECT_EQ(outcome.stop_signal, SIGTERM);
+  EXPECT_EQ(outcome.step, stop_step);
+  if (stop_step == 0) {
+    EXPECT_TRUE(saved_steps(run).empty());
+    EXPECT_TRUE(metrics_of(run).empty());
+  } else {
+    EXPECT_EQ(saved_steps(run).back(), stop_step);
+    EXPECT_EQ(metrics_of(run).back().at("step"), stop_step);
+    EXPECT_FALSE(metrics_of(run).back().contains("validation"));
+  }
+  const auto again = train_run(
+      run, 2, -1, [](int64_t) {},
+      [&](train::Process& process) {
+        if (process.rank != 0) return;
+        process.progress = [&](int64_t step, const char* where) {
+          if (step == 6 && std::string_view(where) == "validation") ++moves_of_a_whole;
+        };
+      });
+  EXPECT_EQ(again.step, 6);
+  EXPECT_TRUE(metrics_of(run).back().contains("validation"));
+  for (const auto& some : moves) EXPECT_LT(some, moves_of_a_whole / 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpointing, ValidationStop, ::testing::Values(0, 4));
 
 std::string failure_of(const std::function<void()>& act) {
   try {

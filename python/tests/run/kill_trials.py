@@ -1,13 +1,15 @@
 """Kills a run at random instants, over and over, and holds what goes on against the run that nobody killed.
 
 A trial goes on from whatever the last one left, so the folder is one that has been killed in many times.
-What must hold after each: the newest complete checkpoint verifies, the next run goes on from exactly that,
-every step it logs has the losses of the run that was never killed, and the log has neither gap nor repeat.
+What must hold after each: whatever has the name of a checkpoint verifies, block by block; the next run goes
+on from the newest of them; every step it logs has the losses of the run that was never killed, and the log
+has neither gap nor repeat.
 """
 
 import argparse
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -20,16 +22,16 @@ from pathlib import Path
 from steppe_program import Job, clean_environment, make_recipe
 
 STEPS = 400
-_REFERENCE = 150
-_COUNTED = ("trials", "inside a save", "before a checkpoint")
+_REFERENCE = 200
 _SETS = (
     f"training.steps={STEPS}",
     "validation.interval=0",
     "validation.at_start=false",
     "checkpoint.interval=3",
+    "checkpoint.keep=2",
     "logging.report_to=['jsonl']",
     # State enough that a save takes a while.
-    "model.vocab_size=20011",
+    "model.vocab_size=10007",
     "model.hidden_size=64",
 )
 
@@ -45,9 +47,7 @@ class Trials:
     root: Path
     ranks: int = 2
     seed: int = 1
-    counts: dict = field(
-        default_factory=lambda: {"trials": 0, "inside a save": 0, "before a checkpoint": 0, "runs": 0}
-    )
+    record: list[dict] = field(default_factory=list)  # what happened in each
 
     def __post_init__(self):
         self.random = random.Random(self.seed)
@@ -70,22 +70,29 @@ class Trials:
         job.end()
         self.expected = _figures(_whole_lines(folder))
 
-    def newest(self) -> Path | None:
-        """What `steppe inspect` takes for the newest complete checkpoint; it verifies all of it."""
-        checkpoints = self.folder / "checkpoints"
-        if not any(checkpoints.glob("step_*[0-9]")):
-            return None
-        found = subprocess.run(
-            [self.program, "inspect", checkpoints], capture_output=True, text=True, check=False
-        )
+    def _inspect(self, path: Path) -> list[str]:
+        found = subprocess.run([self.program, "inspect", path], capture_output=True, text=True, check=False)
         assert found.returncode == 0, found.stderr
-        return Path(found.stdout.splitlines()[0])
+        return found.stdout.splitlines()
+
+    def newest(self) -> Path | None:
+        """What `steppe inspect` takes for the newest complete checkpoint. All others are whole, too."""
+        checkpoints = self.folder / "checkpoints"
+        named = sorted(checkpoints.glob("step_*[0-9]"))
+        if not named:
+            return None
+        newest = Path(self._inspect(checkpoints)[0])
+        for path in named:
+            if path != newest:
+                assert Path(self._inspect(path)[0]) == path
+        return newest
 
     def trial(self, inside_a_save: bool):
+        begun, wall_begun = time.monotonic(), time.time()
         before = self.newest()
         job = self._start(self.folder)
         try:
-            self._kill(job, inside_a_save)
+            victims = self._kill(job, inside_a_save)
         finally:
             job.end()
         output = job.output
@@ -95,14 +102,36 @@ class Trials:
             assert Path(went_on[1]) == before, output
         if before is None:
             assert not went_on, output
-            self.counts["before a checkpoint"] += 1
-        self._check_log()
-        self.counts["trials"] += 1
-        self.counts["inside a save"] += any((self.folder / "checkpoints").glob("step_*.partial"))
-        if max(_figures(_whole_lines(self.folder)), default=0) > len(self.expected) - 40:
+        logged = self._check_log()
+        self.record.append(
+            {
+                "trial": len(self.record) + 1,
+                "went_on_from": int(went_on[2]) if went_on else None,
+                "killed": victims,
+                "logged": logged,
+                "left": self._left_since(wall_begun),
+                "seconds": round(time.monotonic() - begun, 2),
+            }
+        )
+        if logged > len(self.expected) - 40:
             shutil.rmtree(self.folder)
 
-    def _kill(self, job: Job, inside_a_save: bool):
+    def _left_since(self, begun: float) -> list[str]:
+        """What is neither a checkpoint nor `latest`: a save, or a removal, that this trial cut short."""
+        left = sorted((self.folder / "checkpoints").glob("*.*"))
+        return [path.name for path in left if path.stat().st_mtime >= begun]
+
+    @property
+    def counts(self) -> dict:
+        return {
+            "trials": len(self.record),
+            "inside a save": sum(bool(trial["left"]) for trial in self.record),
+            "one rank": sum(trial["killed"] == "one rank" for trial in self.record),
+            "all ranks": sum(trial["killed"] == "all ranks" for trial in self.record),
+            "before any checkpoint": sum(trial["went_on_from"] is None for trial in self.record),
+        }
+
+    def _kill(self, job: Job, inside_a_save: bool) -> str:
         """Once it trains, after a random while; if asked, as soon as a save is under way, give or take."""
         metrics = self.folder / "metrics.jsonl"
         size = metrics.stat().st_size if metrics.exists() else 0
@@ -122,7 +151,8 @@ class Trials:
         # One rank, or the whole job; also the job, where it has no ranks yet.
         victims = job.processes()
         ranks = [victim for victim in victims if victim != job.process.pid]
-        if ranks and self.random.random() < 0.5:
+        one = bool(ranks) and self.random.random() < 0.5
+        if one:
             victims = [self.random.choice(ranks)]
         for victim in victims:
             try:
@@ -130,13 +160,16 @@ class Trials:
             except ProcessLookupError:
                 continue
         job.process.wait(timeout=300)
+        return "one rank" if one else "all ranks"
 
-    def _check_log(self):
+    def _check_log(self) -> int:
+        """The last step that was logged."""
         metrics = _whole_lines(self.folder)
         steps = [m["step"] for m in metrics]
         assert steps == list(range(1, len(steps) + 1)), steps
         for step, figures in _figures(metrics).items():
             assert figures == self.expected[step], f"step {step}: {figures}, not {self.expected[step]}"
+        return len(steps)
 
 
 def _whole_lines(folder: Path) -> list[dict]:
@@ -148,13 +181,23 @@ def _whole_lines(folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def run(trials: Trials, count: int, inside: int, progress=lambda done: None) -> dict:
+def run(trials: Trials, count: int, inside: int, progress=lambda trial: None) -> dict:
     """`count` trials or more, until at least `inside` of them were inside a save."""
     while trials.counts["trials"] < count or trials.counts["inside a save"] < inside:
         wanted = trials.counts["inside a save"] < inside and trials.random.random() < 0.8
         trials.trial(wanted)
-        progress(trials.counts)
+        progress(trials.record[-1])
     return trials.counts
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores"
+
+
+def _row(options, counts: dict, seconds: float) -> str:
+    """A row of the table in benchmarks/results/checkpoints.md."""
+    cells = [options.seed, *(counts[name] for name in ("trials", "inside a save", "one rank", "all ranks"))]
+    return "| " + " | ".join(map(str, [*cells, f"{seconds / counts['trials']:.1f}"])) + " |"
 
 
 def main():
@@ -166,13 +209,21 @@ def main():
     parser.add_argument("--inside", type=int, default=100, help="at least so many are inside a save")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record", type=Path, help="write what happened in each trial to this JSON file")
     options = parser.parse_args()
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         trials = Trials(options.program.resolve(), make_recipe(root), root, options.ranks, options.seed)
         trials.reference(_REFERENCE)
-        counts = run(trials, options.trials, options.inside, lambda done: print(json.dumps(done), flush=True))
-    print(f"all held: {counts}")
+        run(trials, options.trials, options.inside, lambda trial: print(json.dumps(trial), flush=True))
+    seconds = time.monotonic() - begun
+    if options.record:
+        summary = {"machine": _machine(), "ranks": options.ranks, "seed": options.seed}
+        summary |= {"seconds": round(seconds), **trials.counts, "each": trials.record}
+        options.record.write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"all held: {trials.counts} in {seconds:.0f} s on {_machine()}")
+    print(_row(options, trials.counts, seconds))
 
 
 if __name__ == "__main__":

@@ -208,5 +208,42 @@ def test_import_lists_what_does_not_fit(models, from_path, start, tmp_path):
 def test_experts_that_the_degree_does_not_divide(from_path, start):
     job = start("--ranks", 3, recipe=from_path["olmoe"], sets=["parallelism.expert_parallel_degree=3"])
     assert job.wait() == 2
-    assert "expert" in job.output
-    assert "4" in job.output
+    said = "parallelism.expert_parallel_degree must divide model.num_experts=4, got 3"
+    assert said in job.output
+
+
+def test_a_run_goes_on_without_the_folder_that_it_started_from(models, from_path, start, tmp_path):
+    """The checkpoint knows the model; another config.json in its place is refused."""
+    source, folder = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(models["qwen3_moe"], source)
+    sets = [f"model.path={source}", "lr_scheduler.type=constant", "checkpoint.interval=3"]
+
+    def train(steps, folder=folder):
+        sets_now = [*sets, f"training.steps={steps}"]
+        return start("--ranks", 2, recipe=from_path["qwen3_moe"], sets=sets_now, folder=folder)
+
+    def figures(folder):
+        return [(m["step"], m["loss"], m["grad_norm"]) for m in read_metrics(folder) if "loss" in m]
+
+    straight = train(5, tmp_path / "straight")
+    assert straight.wait() == 0, straight.output
+    assert f"starts with the weights in model.path = {source}" in straight.output
+    first = train(3)
+    assert first.wait() == 0, first.output
+
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"num_experts_per_tok": 1}))
+    changed = train(5)
+    assert changed.wait() == 2
+    assert f"is of another model than {source}/config.json says now" in changed.output
+    assert "num_experts_per_tok was 2 and is 1" in changed.output
+
+    shutil.rmtree(source)
+    for steps in (4, 5):  # what the first of them saves knows the model as well
+        again = train(steps)
+        assert again.wait() == 0, again.output
+        assert f"{source}/config.json is gone: the model's shape is that of" in again.output
+    assert figures(folder) == figures(straight.folder)
+    anew = train(5, tmp_path / "anew")
+    assert anew.wait() == 2
+    assert f'model.path = "{source}": cannot open' in anew.output

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,28 @@ def test_a_finished_run_has_its_checkpoints(program, finished):
         assert "verified: " in found.stdout
     recipe = inspect(program, checkpoints, "--recipe")
     assert recipe.stdout == (finished.folder / "recipe.toml").read_text()
+
+
+def test_the_log_says_where_weights_come_from(start, finished, tmp_path):
+    """On the terminal and in the run's log; from a Hugging Face folder: test_hugging_face.py."""
+
+    def says(job, words):
+        return words in job.output and words in (job.folder / "logs/rank_0.log").read_text()
+
+    checkpoint = f"{finished.folder}/checkpoints/step_00000005"
+    assert says(finished, "starts with random weights: training.seed = 42")
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    (folder / "logs/rank_0.log").unlink()
+    again = start(folder=folder)
+    assert again.wait() == 0, again.output
+    assert says(again, f"goes on from {folder}/checkpoints/step_00000005: step 5, saved by 2 ranks")
+    assert "random weights" not in again.output
+    load = ["training.steps=1", f"checkpoint.load={finished.folder}"]
+    weights = start(sets=[*load, "checkpoint.load_weights_only=true"])
+    assert weights.wait() == 0, weights.output
+    assert says(weights, f"starts with the weights of {checkpoint}, saved after step 5")
+    assert "random weights" not in weights.output
 
 
 def test_a_damaged_checkpoint_is_named(program, finished, tmp_path):
@@ -102,16 +125,23 @@ def test_other_ranks_go_on_with_the_same_losses(start, finished, tmp_path):
         assert loss == pytest.approx(expected[step], abs=1e-5)
 
 
-@pytest.mark.parametrize("launch", ["ranks", "torchrun"])
-def test_sigterm_saves_and_the_next_run_goes_on(start, program, free_port, tmp_path, launch):
+@pytest.fixture(params=["ranks", "torchrun"])
+def start_two(request, start, free_port):
+    """Starts two ranks; the second value is what a run that was stopped by a signal leaves with."""
+    if request.param == "ranks":
+        return lambda **how: start("--ranks", 2, **how), 0
+    # torchrun's is 1, whatever its ranks say.
+    return lambda **how: start(launcher=torchrun(free_port), **how), 1
+
+
+def test_sigterm_saves_and_the_next_run_goes_on(start, start_two, program, tmp_path):
     folder = tmp_path / "run"
-    how = {"arguments": ("--ranks", 2)} if launch == "ranks" else {"launcher": torchrun(free_port)}
-    job = start(*how.get("arguments", ()), sets=_LONG, folder=folder, launcher=how.get("launcher", ()))
+    start_both, stopped = start_two
+    job = start_both(sets=_LONG, folder=folder)
     job.wait_for_step(3)
     job.process.send_signal(signal.SIGTERM)
     job.process.send_signal(signal.SIGTERM)
-    status = job.wait()
-    assert status == (0 if launch == "ranks" else 1)  # torchrun's is 1, whatever its ranks say
+    assert job.wait() == stopped, job.output
     step = read_status(folder)["step"]
     assert read_status(folder) == {"state": "stopped", "reason": "SIGTERM", "step": step}
     found = inspect(program, folder / "checkpoints")
@@ -127,13 +157,14 @@ def test_sigterm_saves_and_the_next_run_goes_on(start, program, free_port, tmp_p
     assert {s: after[s] for s in before} == before
 
 
-def test_sigterm_during_a_save(start, program, tmp_path):
+def test_sigterm_during_a_save(start_two, program, tmp_path):
     folder = tmp_path / "run"
+    start_both, stopped = start_two
     sets = [*_LONG, "checkpoint.interval=3", "model.vocab_size=20011", "model.hidden_size=64"]
-    job = start("--ranks", 2, sets=sets, folder=folder)
+    job = start_both(sets=sets, folder=folder)
     wait_until(lambda: any(folder.glob("checkpoints/step_00000003*")), "a save is under way")
     job.process.send_signal(signal.SIGTERM)
-    assert job.wait() == 0, job.output
+    assert job.wait() == stopped, job.output
     step = read_status(folder)["step"]
     found = inspect(program, folder)
     assert found.returncode == 0, found.stderr
@@ -141,17 +172,19 @@ def test_sigterm_during_a_save(start, program, tmp_path):
     assert not any(folder.glob("checkpoints/*.partial"))
 
 
-def test_a_second_signal_later_leaves_at_once(start, program, tmp_path):
+def test_a_second_signal_later_leaves_at_once(start, start_two, program, tmp_path):
     """Rank 1 stands still, so that the step does not end."""
     folder = tmp_path / "run"
-    job = start("--ranks", 2, sets=[*_LONG, "checkpoint.interval=2"], folder=folder)
+    start_both, stopped = start_two
+    job = start_both(sets=[*_LONG, "checkpoint.interval=2"], folder=folder)
     job.wait_for_step(6)
     os.kill(job.rank(1), signal.SIGSTOP)
     job.process.send_signal(signal.SIGTERM)
     time.sleep(5.5)
     job.process.send_signal(signal.SIGTERM)
-    assert job.wait() == 128 + signal.SIGTERM
-    assert "asked to stop a second time" in job.output
+    assert job.wait() == (128 + signal.SIGTERM if stopped == 0 else 1), job.output
+    if stopped == 0:  # torchrun passes on no second one: it kills
+        assert "asked to stop a second time" in job.output
     found = inspect(program, folder)
     assert found.returncode == 0, found.stderr
     again = start("--ranks", 2, sets=[*_LONG], folder=folder)
@@ -186,6 +219,85 @@ def test_a_step_that_would_not_end_in_time_is_dropped(start, program, tmp_path, 
     again.end()
     assert f"goes on from {folder}/checkpoints/step_{step:08}: step {step}" in again.output
     assert {s: losses(folder)[s] for s in before} == before
+
+
+def test_a_signal_during_the_plan_ends_the_run(start, tmp_path):
+    """Of so many layers that the plan takes seconds; whatever comes next heeds the signal as well."""
+    job = start("--ranks", 2, sets=[*_LONG, "model.num_hidden_layers=1500", "training.global_batch_size=64"])
+    logs = [job.folder / f"logs/rank_{rank}.log" for rank in range(2)]
+    wait_until(lambda: all(log.exists() for log in logs), "the run has begun")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 0, job.output
+    assert read_status(job.folder) == {"state": "stopped", "reason": "SIGTERM", "step": 0}
+    assert "stopped by SIGTERM before it began" in job.output or "after step 0" in job.output
+
+
+def test_a_folder_of_other_files_is_left_alone(start, tmp_path):
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("chapter")
+    (folder / "recipe.toml").write_text("# by hand")
+    (folder / "run.out").write_text("a launcher's")
+    refused = start("--ranks", 2, folder=folder)
+    assert refused.wait() == 2
+    assert (
+        f'run.folder = "{folder}" holds files that are not a run\'s: recipe.toml, thesis.tex'
+        in refused.output
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["recipe.toml", "run.out", "thesis.tex"]
+    for _ in range(2):  # a run's folder from then on
+        beside = start("--ranks", 2, "--beside-other-files", folder=folder)
+        assert beside.wait() == 0, beside.output
+    assert (folder / "thesis.tex").read_text() == "chapter"
+    assert (folder / "recipe.toml.old").read_text() == "# by hand"
+    again = start("--ranks", 2, folder=folder)
+    assert again.wait() == 0, again.output
+
+
+@pytest.mark.parametrize("budget", ["auto", "1GB", "1KB"])
+def test_the_copy_for_the_writer_keeps_to_its_budget(program, recipe, start, budget):
+    """The run books in host memory what its plan says, rounding aside; without room, training waits."""
+    sets = [f"checkpoint.host_budget={budget}", "checkpoint.interval=2"]
+    job = start("--ranks", 2, sets=sets)
+    assert job.wait() == 0, job.output
+    overrides = [part for one in sets for part in ("--set", one)]
+    command = [program, "plan", recipe, "--world-size", "2", "--json", *overrides]
+    planned = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    booked = [m["host_bytes"] for m in read_metrics(job.folder) if m["step"] == 5]
+    waits = "training waits while checkpoints are written"
+    if budget == "1KB":
+        assert job.output.count(waits) == 1
+        assert "checkpoint.host_budget leaves 500B to rank 0" in job.output
+        assert (booked, planned["host_bytes"]) == ([0], 0)
+    else:
+        assert waits not in job.output
+        assert len(booked) == 1
+        assert booked[0] <= planned["host_bytes"] / 2 <= 1.02 * booked[0]
+    assert inspect(program, job.folder).returncode == 0
+
+
+def test_a_disk_that_takes_no_more(start, program, tmp_path):
+    """A rank cannot write: training goes on, the checkpoint before stays, and a later save succeeds."""
+    folder = tmp_path / "run"
+    ignoring = ("env", "--ignore-signal=XFSZ")
+    sets = [*_LONG, "checkpoint.interval=0", "checkpoint.keep=0"]
+    job = start("--ranks", 2, sets=sets, folder=folder, launcher=ignoring)
+    wait_until(lambda: (folder / "checkpoints/latest").exists(), "the first checkpoint is there")
+    before = inspect(program, folder).stdout
+    rank = job.rank(1)
+    unlimited = resource.prlimit(rank, resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+    (folder / "save").touch()
+    wait_until(lambda: "is not saved: rank 1: " in job.output, "a save has failed")
+    assert "rank_0001.safetensors: File too large" in job.output
+    assert f"{folder}/checkpoints/step_00000001 is untouched" in job.output
+    assert inspect(program, folder).stdout == before
+    assert not any(folder.glob("checkpoints/*.partial"))
+    resource.prlimit(rank, resource.RLIMIT_FSIZE, unlimited)
+    (folder / "save").touch()
+    wait_until(lambda: len([*folder.glob("checkpoints/step_*[0-9]")]) == 2, "the next save succeeds")
+    assert job.process.poll() is None
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 0, job.output
 
 
 def test_touching_the_file_saves(start, tmp_path):

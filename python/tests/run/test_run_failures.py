@@ -6,6 +6,7 @@ import time
 
 import pytest
 from steppe_program import read_metrics, read_status
+from test_run_launchers import torchrun
 
 _LONG = [
     "training.steps=1000000",
@@ -52,6 +53,28 @@ def test_a_rank_hangs(start, rank):
     if rank != 0:
         assert "no progress for 3 s (comm.timeout)" in status["reason"]
         assert 2 <= status["step"] <= read_metrics(job.folder)[-1]["step"]
+
+
+def test_torchrun_shows_the_rank_that_hangs(start, free_port):
+    job = start(sets=[*_LONG, "comm.timeout=3"], launcher=torchrun(free_port))
+    job.wait_for_step(2)
+    os.kill(job.rank(1), signal.SIGSTOP)
+    assert job.wait() == 1
+    words = "rank 1 failed: no progress for 3 s (comm.timeout)"
+    said = [line for line in job.output.splitlines() if "failed: " in line]
+    assert words in said[0], job.output
+    assert words in job.output.partition("Root Cause")[2]
+    assert words.removeprefix("rank 1 failed: ") in read_status(job.folder)["reason"]
+
+
+def test_torchrun_shows_the_rank_that_dies(start, free_port):
+    job = start(sets=_LONG, launcher=torchrun(free_port))
+    job.wait_for_step(2)
+    victim = job.rank(1)
+    os.kill(victim, signal.SIGKILL)
+    assert job.wait() == 1
+    root_cause = job.output.partition("Root Cause")[2]
+    assert f"Signal 9 (SIGKILL) received by PID {victim}" in root_cause or "rank 1 failed: " in root_cause
 
 
 def test_the_parent_dies(start):
