@@ -24,7 +24,8 @@ namespace {
 
 struct Arguments {
   DispatchBenchOptions bench;
-  std::string shape = "512,512,32,4", profile = "balanced", dtype = "fp32", membership = "strided";
+  std::string shape = "512,512,32,4", profile = "balanced", dtype = "fp32", gradients = "fp32";
+  std::string membership = "strided";
   int64_t chunks = 0, max_helpers = -1;
   bool json = false;
 };
@@ -94,6 +95,10 @@ int bench(Arguments arguments) {
     check_sizes(options);
     options.profile = ops::RoutingProfile::parse(arguments.profile);
     options.dtype = dtype_of(arguments.dtype);
+    options.gradients = dtype_of(arguments.gradients);
+    STEPPE_CHECK_VALUE(options.gradients == at::kFloat || options.gradients == options.dtype,
+                       "[bench dispatch] --gradients must be fp32 or {}, that of --dtype, got {}",
+                       arguments.dtype, arguments.gradients);
     auto& dispatch = options.dispatch;
     dispatch.membership =
         arguments.membership == "strided" ? ops::Membership::kStrided : ops::Membership::kContiguous;
@@ -150,6 +155,9 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
   command->add_option("--tile-rows", dispatch.tile_rows, "rows of an expert tile (default: derived)")
       ->check(whole_number_from(1));
   add_dtype(*command, arguments->dtype);
+  command->add_option("--gradients", arguments->gradients, "of weights: fp32, or bf16 with --dtype bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
   command->add_option("--kind", options.kinds, "only these; repeat for several")
       ->check(CLI::IsMember(dispatch_bench_kinds()));
   command->add_option("--samples", options.samples, "timed runs of each kind")

@@ -21,6 +21,7 @@ struct DispatchBenchOptions {
   ops::RoutingProfile profile;
   ops::DispatchOptions dispatch;  // of the kinds that chunk or plan
   c10::ScalarType dtype = c10::kFloat;
+  c10::ScalarType gradients = c10::kFloat;  // of weights: fp32 or dtype
   bool dry = false;
   int64_t samples = 10;
   std::vector<std::string> kinds;

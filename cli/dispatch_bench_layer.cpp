@@ -45,8 +45,8 @@ BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : option
   dweights = context.empty({o.tokens, o.top_k}, at::kFloat);
   weights = {context.empty({local, 2 * o.intermediate, o.hidden}),
              context.empty({local, o.hidden, o.intermediate})};
-  grads = {context.empty(weights.gate_up_E2IH.sizes(), at::kFloat),
-           context.empty(weights.down_EHI.sizes(), at::kFloat)};
+  grads = {context.empty(weights.gate_up_E2IH.sizes(), o.gradients),
+           context.empty(weights.down_EHI.sizes(), o.gradients)};
   if (o.dry) return;
   auto random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1 + rank));
   x.normal_(0, 1, random), dy.normal_(0, 1, random);

@@ -97,9 +97,14 @@ void grouped_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor
 void grouped_matmul_accumulate(const at::Tensor& accumulators, const at::Tensor& a, const at::Tensor& b,
                                const RowGroups& groups, const at::Tensor& scratch) {
   check_groups("grouped_matmul_accumulate", accumulators, "accumulators", a, groups);
+  const bool same = accumulators.scalar_type() == a.scalar_type();
   for_groups(groups, [&](int64_t g, int64_t begin, int64_t rows) {
-    matmul_accumulate(accumulators.select(0, g), a.narrow(0, begin, rows).t(), b.narrow(0, begin, rows),
-                      scratch);
+    const auto accumulator = accumulators.select(0, g);
+    const auto a_t = a.narrow(0, begin, rows).t(), b_g = b.narrow(0, begin, rows);
+    if (same)
+      matmul_add(accumulator, a_t, b_g);
+    else
+      matmul_accumulate(accumulator, a_t, b_g, scratch);
   });
 }
 

@@ -1,11 +1,11 @@
 // Products of groups of rows, each with a matrix of its own: the experts'. Rows of a group follow each other,
 // groups follow each other, and any may be empty; their sizes come from the host.
 //   grouped_matmul             out[g] = a[g]·b_g         forward, and the gradient of the rows
-//   grouped_matmul_accumulate  acc_g += a[g]ᵀ·b[g]       the gradient of the matrices, in fp32
+//   grouped_matmul_accumulate  acc_g += a[g]ᵀ·b[g]       the gradient of the matrices
 //
 // a [R, k], b [G, k, n] (stride 1 along k or n), out [R, n]; for the second a [R, m], b [R, n], acc [G, m,
-// n]. Dtypes and what else a view must be: matmul.h. Functions fill given tensors and return at once on
-// `meta`.
+// n], fp32 or of the operands' dtype. Dtypes and what else a view must be: matmul.h. Functions fill given
+// tensors and return at once on `meta`.
 //
 // bf16 on a device of compute capability 9 or 10: all groups in one launch of the library's grouped kernel,
 // which sums in fp32 as the single products do. It wants pointers and strides of 16 bytes; products whose
@@ -46,7 +46,8 @@ class RowGroups {
 
 void grouped_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const RowGroups& groups);
 
-// `scratch` [m, n] as in matmul_accumulate. A group without rows leaves its accumulator as it is.
+// `scratch` [m, n] as in matmul_accumulate; unused where accumulators are of the operands' dtype. A group
+// without rows leaves its accumulator as it is.
 void grouped_matmul_accumulate(const at::Tensor& accumulators, const at::Tensor& a, const at::Tensor& b,
                                const RowGroups& groups, const at::Tensor& scratch);
 

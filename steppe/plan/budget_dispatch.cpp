@@ -50,13 +50,14 @@ Bytes one_shot_backward(const Sizes& s, const RoutedRows& rows) {
 // ops/moe_dispatch/pipelined.h, and chunks_in_turn.h for a group of one.
 Bytes chunked(const Sizes& s, const RoutedRows& rows, bool backward) {
   const int64_t row = s.H * s.b, sent = rows.chunk_sent;
+  const int64_t interior = (s.keeps_all() ? 1 : 3) * s.I * s.b;
   if (s.Ep == 1) {
-    return {sent * ((backward ? 2 : 1) * row + 24), 3 * std::min(rows.tile, sent) * s.I * s.b};
+    return {sent * ((backward ? 2 : 1) * row + 24), interior * std::min(rows.tile, sent)};
   }
   Bytes bytes;
-  bytes.dispatch =
-      2 * (rows.slot + sent) * (row + kPackedBytes) + (backward ? 2 * rows.slot * row : 0) + 48 * sent;
-  bytes.expert = rows.tile * ((backward ? 2 : 1) * row + 3 * s.I * s.b + (backward ? 8 : 4));
+  bytes.dispatch = (2 * rows.slot + (backward ? 1 : 2) * sent) * (row + kPackedBytes) +
+                   (backward ? 2 * rows.slot * row : 0) + 48 * sent;
+  bytes.expert = rows.tile * ((backward ? 2 : 1) * row + interior + (backward ? 8 : 4));
   return bytes;
 }
 
@@ -69,7 +70,7 @@ void add_pass(const Sizes& s, bool backward, Terms& terms) {
   const auto expected = pass_of(s, s.expected, backward), guaranteed = pass_of(s, s.guaranteed, backward);
   const bool chunks = s.expected.num_chunks > 1;
   terms.add("rows to and from experts",
-            chunks ? (backward ? "4 slots·R·H·b + 2k·c·H·b" : "2 slots·R·H·b + 2k·c·H·b")
+            chunks ? (backward ? "4 slots·R·H·b + k·c·H·b" : "2 slots·R·H·b + 2k·c·H·b")
                    : (backward ? "3R·H·b" : "2R·H·b"),
             Category::kDispatch, expected.dispatch, guaranteed.dispatch);
   terms.add("expert tile", chunks ? "T·(H+3I)·b" : "3T·I·b", Category::kExpert, expected.expert,
@@ -106,7 +107,7 @@ int64_t kept_by_layer(const Sizes& s, int64_t layer, const RoutedRows& rows) {
   if (m.is_dense_layer(layer)) return bytes + 2 * s.n * m.intermediate_size * s.b;
   bytes += 4 * s.n * (s.E + (s.step.router_z_coeff > 0 ? 1 : 0)) +
            2 * s.n * m.shared_expert_intermediate_size * s.b;
-  if (rows.num_chunks > 1) return bytes;  // chunks keep nothing
+  if (rows.num_chunks > 1) return bytes + rows.received * 2 * s.I * s.b;  // chunks keep gate and up alone
   return bytes + rows.received * ((s.H + 2 * s.I) * s.b + 4) + (rows.moves ? 20 : 8) * s.n * s.k;
 }
 

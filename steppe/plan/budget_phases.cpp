@@ -76,13 +76,54 @@ void add_behind_all_layers(const Sizes& s, Terms& terms) {
   add_kept(s, s.L, terms);
 }
 
-// With gradients on the host, the units at work have theirs on the device, and the last one's are leaving.
-void add_host_gradients(const Sizes& s, int64_t at_work, Terms& terms) {
+// Gradients on the host. The units at work have theirs on the device, those of the last two leave, and those
+// that are next come back, if the step has added to them before.
+void add_host_gradients(const Sizes& s, int64_t at_work, int64_t leaving, int64_t next, Terms& terms) {
   if (!s.state.host_gradients) return;
-  const int64_t experts = num_moe_layers(s) > 0 ? expert_unit(s) : 0;
-  const int64_t leaving = std::max({experts, table_unit(s), norm_unit(s)});
-  terms.add("gradients of units at work, and of one that leaves", "4·2·Θe/Ep", Category::kGrads,
+  terms.add("gradients of units at work, of two that leave", "4·2·(Θe/Ep+Θℓ/W)", Category::kGrads,
             4 * (at_work + leaving));
+  terms.add("gradients of the units that are next", "4·(Θe/Ep+Θℓ/W)", Category::kGrads, 4 * next);
+}
+
+int64_t dense_shard(const Sizes& s, int64_t layer) {
+  return dense_unit(s, layer) / s.W;
+}
+
+int64_t experts_of(const Sizes& s, int64_t layer) {
+  return s.shape.model.is_dense_layer(layer) ? 0 : expert_unit(s);
+}
+
+// While the layer goes backward; of -1: behind all of them.
+int64_t leaving_at(const Sizes& s, int64_t layer) {
+  std::array<int64_t, 2> last = {table_unit(s), norm_unit(s) / s.W};
+  const auto leaves = [&](int64_t elements) {
+    if (elements > 0) last = {last[1], elements};
+  };
+  for (int64_t before = s.L - 1; before > layer; --before) {
+    leaves(experts_of(s, before));
+    if (before + 1 < s.L) leaves(dense_shard(s, before + 1));
+  }
+  if (layer < 0) leaves(dense_shard(s, 0));
+  return last[0] + last[1];
+}
+
+bool comes_back(const Sizes& s) {
+  return s.num_micro_batches > 1;
+}
+
+// Of the layer that goes backward next; below 0, of the embedding.
+int64_t next_gradients(const Sizes& s, int64_t layer) {
+  if (layer < 0) return comes_back(s) || s.shape.model.tie_word_embeddings ? table_unit(s) : 0;
+  if (!comes_back(s)) return 0;
+  return dense_shard(s, layer) + experts_of(s, layer);
+}
+
+// The last micro-batch's embedding still leaves during the first layer; the head comes back during the last.
+void add_host_gradients_forward(const Sizes& s, int64_t layer, Terms& terms) {
+  if (!s.state.host_gradients || !comes_back(s)) return;
+  const int64_t leaving = layer == 0 ? table_unit(s) + dense_shard(s, 0) : 0;
+  const int64_t next = layer + 1 == s.L ? table_unit(s) : 0;
+  terms.add("gradients that leave or come back", "4·Θv/P", Category::kGrads, 4 * (leaving + next));
 }
 
 void add_gathered(const Sizes& s, int64_t layer, int64_t next, Terms& terms) {
@@ -115,8 +156,7 @@ int64_t router_backward(const Sizes& s) {
 
 void add_router(const Sizes& s, bool backward, Terms& terms) {
   const int64_t cast = s.fp32() ? 0 : 4 * s.E * s.H + 4 * std::min(kRouterTileRows, s.n) * s.H;
-  terms.add("router scores", "4·N·E", Category::kRouting,
-            backward ? router_backward(s) : 4 * s.n * s.E);
+  terms.add("router scores", "4·N·E", Category::kRouting, backward ? router_backward(s) : 4 * s.n * s.E);
   terms.add("router in fp32", "4·E·H + 4·1024·H", Category::kRouting, cast);
 }
 
@@ -141,12 +181,14 @@ class PhaseList {
     add("attention forward, " + kind + number, [&](Terms& terms) {
       add_boundaries(s, layer, layer, terms);
       add_gathered(s, layer, layer + 1, terms);
+      add_host_gradients_forward(s, layer, terms);
       terms.add("residual stream", "N·H·b", Category::kResidual, stream(s));
       add_attention_forward(s, false, terms);
     });
     add((dense ? "feed-forward, " : "experts forward, ") + kind + number, [&](Terms& terms) {
       add_boundaries(s, layer, layer, terms);
       add_gathered(s, layer, layer + 1, terms);
+      add_host_gradients_forward(s, layer, terms);
       terms.add("residual stream, normalized, output", "3N·H·b", Category::kResidual,
                 3 * stream(s) + 4 * s.n);
       if (s.keeps_all()) {
@@ -158,10 +200,11 @@ class PhaseList {
       if (dense) return add_feed_forward(s, s.shape.model.intermediate_size, false, terms);
       terms.add("router scores", "4·N·E", Category::kRouting, s.keeps_all() ? 4 * s.n * s.E : 0);
       add_dispatch_forward(s, terms);
-      if (s.keeps_all() && s.expected.num_chunks == 1) {
-        const int64_t row = (s.H + 2 * s.I) * s.b;
-        terms.add("rows, gate and up kept", "R·(H+2I)·b", Category::kSaved, s.expected.received * row,
-                  s.guaranteed.received * row);
+      if (s.keeps_all()) {
+        const bool chunks = s.expected.num_chunks > 1;
+        const int64_t row = ((chunks ? 0 : s.H) + 2 * s.I) * s.b;
+        terms.add("rows, gate and up kept", chunks ? "R·2I·b" : "R·(H+2I)·b", Category::kSaved,
+                  s.expected.received * row, s.guaranteed.received * row);
       }
     });
     if (s.keeps_all()) {
@@ -207,7 +250,9 @@ class PhaseList {
     const auto& s = s_;
     add("vocabulary loss", [&](Terms& terms) {
       add_behind_all_layers(s, terms);
-      add_host_gradients(s, table_unit(s), terms);
+      if (s.state.host_gradients) {
+        terms.add("gradients of the head", "4·Θv/P", Category::kGrads, 4 * table_unit(s));
+      }
       terms.add("stream, normalized and its gradient", "3N·H·b", Category::kResidual,
                 3 * stream(s) + 4 * s.n);
       terms.add("final norm", "a few H", Category::kGathered, 8 * norm_unit(s));
@@ -218,7 +263,7 @@ class PhaseList {
   void add_embedding() {
     const auto& s = s_;
     add("embedding", [&](Terms& terms) {
-      add_host_gradients(s, table_unit(s), terms);
+      add_host_gradients(s, table_unit(s), leaving_at(s, -1), 0, terms);
       terms.add("stream", "N·H·b", Category::kBoundary, stream(s));
       if (s.P > 1) terms.add("rows on their way", "2N·H·b", Category::kVocab, 2 * stream(s));
     });
@@ -241,7 +286,8 @@ class PhaseList {
     int64_t most = experts ? 4 * expert_unit(s) + 4 * expert_unit(s) * s.Ep / s.W : 0;
     if (s.W > s.P) most = std::max(most, 4 * table_unit(s) + 4 * table_unit(s) * s.P / s.W);
     add("gradients over replicas", [&](Terms& terms) {
-      add_host_gradients(s, std::max(experts ? expert_unit(s) : 0, table_unit(s)), terms);
+      const int64_t largest = std::max(experts ? expert_unit(s) : 0, table_unit(s));
+      add_host_gradients(s, largest, largest + dense_shard(s, s.L - 1), 0, terms);
       terms.add("a unit's gradient and its sum", "4·Θe/Ep·(1+Ep/W)", Category::kStaging, most);
     });
   }
@@ -251,8 +297,9 @@ class PhaseList {
     add_boundaries(s_, layer, s_.keeps_all() ? layer + 1 : 0, terms);
     add_gathered(s_, layer, layer - 1, terms);
     add_layer_gradients(s_, layer, terms);
-    const bool dense = s_.shape.model.is_dense_layer(layer);
-    add_host_gradients(s_, 2 * dense_unit(s_, layer) / s_.W + (dense ? 0 : expert_unit(s_)), terms);
+    const int64_t summed = layer + 1 < s_.L ? dense_shard(s_, layer + 1) : 0;
+    add_host_gradients(s_, dense_shard(s_, layer) + summed + experts_of(s_, layer), leaving_at(s_, layer),
+                       next_gradients(s_, layer - 1), terms);
   }
 
   // Kept tensors are consumed; their gradients come beside.

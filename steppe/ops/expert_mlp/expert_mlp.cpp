@@ -78,12 +78,12 @@ void multiply(const OpContext& context, const at::Tensor& out, const at::Tensor&
   kernels::grouped_matmul(out, a, run.experts(b_E), run.groups);
 }
 
-// The gradient of matrices: fp32. With bf16 operands allocates one product, in `grads`.
+// The gradient of matrices. Where it is fp32 and the operands are not, allocates one product, in `grads`.
 void accumulate(const OpContext& context, const at::Tensor& accumulators_E, const at::Tensor& a,
                 const at::Tensor& b, const Run& run) {
   count(context, a, accumulators_E);
   at::Tensor scratch;
-  if (a.scalar_type() != at::kFloat) {
+  if (accumulators_E.scalar_type() != a.scalar_type()) {
     const memory::Scope scope(memory::Category::kGrads);
     scratch = context.empty(accumulators_E.sizes().slice(1), a.scalar_type());
   }

@@ -6,12 +6,13 @@
 //
 // Rows [R, H] are ordered by expert; rows_of_expert (host, one entry per local expert) says how many each
 // has; zero is ordinary. gate_up [E_l, 2I, H], down [E_l, H, I], biases [E_l, 2I] and [E_l, H] or undefined;
-// gradients fp32 of the same shapes, accumulated. Work happens in tiles of whole experts or parts of one: a
-// tile has at most tile_rows rows (0: all rows are one tile). Allocates one tile of [·, 2I] and one of [·, I]
-// values in category `expert`, and where a device multiplies groups at once (kernels/grouped_matmul.h) 4
-// bytes an expert; with bf16 also one expert's weight gradient. Floating-point work in units of one R×H×I
-// product: forward 3, backward 2 (gate and up again, unless kept) + 6. Deterministic. No host sync, no
-// communication. Products of a tile are made at once there; elsewhere the experts take turns.
+// gradients of the same shapes, accumulated, fp32 or (of matrices) of the working dtype. Work happens in
+// tiles of whole experts or parts of one: a tile has at most tile_rows rows (0: all rows are one tile).
+// Allocates one tile of [·, 2I] and one of [·, I] values in category `expert`, and where a device multiplies
+// groups at once (kernels/grouped_matmul.h) 4 bytes an expert; with bf16 and fp32 gradients also one
+// expert's. Floating-point work in units of one R×H×I product: forward 3, backward 2 (gate and up again,
+// unless kept) + 6. Deterministic. No host sync, no communication. Products of a tile are made at once there;
+// elsewhere the experts take turns.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct ExpertWeights {
   kernels::SwigluForm form{};
 };
 
-struct ExpertGradients {  // fp32, accumulated
+struct ExpertGradients {  // accumulated; of biases always fp32
   at::Tensor gate_up_E2IH, down_EHI;
   at::Tensor gate_up_bias_E2I{}, down_bias_EH{};
 };
@@ -47,7 +48,7 @@ struct ExpertRows {
 };
 
 // y [R, H] may be x: a tile's output is written over its input. `keep_gate_up` [R, 2I] (or undefined)
-// receives gate and up for a backward that need not recompute them; y must not be x then.
+// receives gate and up for a backward that need not recompute them; it needs x all the same.
 void expert_mlp_forward(const OpContext& context, const at::Tensor& y_RH, const ExpertRows& rows,
                         const ExpertWeights& weights, const at::Tensor& keep_gate_up_R2I, int64_t tile_rows);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "steppe/base/error.h"
@@ -196,6 +197,23 @@ TEST(ExpertMlp, AnExpertWithoutRowsKeepsItsGradient) {
     EXPECT_TRUE(got.grads.gate_up_E2IH[1].eq(0.25).all().item<bool>());
     EXPECT_TRUE(got.grads.down_EHI[1].eq(0.25).all().item<bool>());
   }
+}
+
+// Sums of one tile are rounded to bf16 twice, with the product and into the gradient, or once.
+TEST(ExpertMlp, GradientsOfTheWorkingDtypeAreThoseOfFp32Rounded) {
+  const auto in = make_inputs({3, 0, 9, 5, 1}, at::kBFloat16);
+  const auto want = run_both(in, {});
+  Counters counters;
+  const auto context = context_of(in, counters);
+  const auto zeros = [](const at::Tensor& like) { return at::zeros(like.sizes(), like.options()); };
+  const ExpertGradients grads{zeros(in.weights.gate_up_E2IH), zeros(in.weights.down_EHI)};
+  const auto dx = in.dy_RH.clone(), dweight = at::empty_like(in.weight_R);
+  expert_mlp_backward(context,
+                      {dx, dweight, {in.x_RH, in.weight_R, in.rows_of_expert}, in.weights, grads, {}, 0});
+  EXPECT_TRUE(at::equal(dx, want.dx_RH));
+  for (const auto& [got, fp32] :
+       {std::pair{grads.gate_up_E2IH, want.grads.gate_up_E2IH}, {grads.down_EHI, want.grads.down_EHI}})
+    EXPECT_LE(kernels::relative_error(got, fp32.to(at::kDouble)), 2 * kernels::unit_roundoff(at::kBFloat16));
 }
 
 TEST(ExpertMlp, ExpertsAtOnceGiveTheBitsOfExpertsInTurn) {

@@ -28,7 +28,8 @@ int64_t tile_rows_of(const DispatchPlan& plan, int64_t tile_rows) {
 }
 
 ChunkPass::ChunkPass(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                     const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows, Pass pass)
+                     const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows, Pass pass,
+                     bool keeps)
     : group_(group),
       plan_(plan),
       routing_(routing),
@@ -46,8 +47,9 @@ ChunkPass::ChunkPass(const OpContext& context, comm::Communicator& group, const 
   for (int i = 0; i < 2; ++i) {
     slot_x_[i] = context.empty({slot, packed_.width()});
     if (backward) slot_dy_[i] = context.empty({slot, hidden});
-    source[i] = context.empty({routes, backward && i == 1 ? hidden : packed_.width()});
+    if (i == 0 || !backward) source[i] = context.empty({routes, packed_.width()});
   }
+  if (backward) source[1] = source[0].view({-1}).narrow(0, 0, routes * hidden).view({routes, hidden});
   for (auto& order : orders_) order = {context.empty({routes}, at::kInt), context.empty({routes}, at::kInt)};
   order_scratch_ = make_order_scratch(context, routes);
   ids_ck_ = context.empty({routes}, at::kInt);
@@ -60,7 +62,14 @@ ChunkPass::ChunkPass(const OpContext& context, comm::Communicator& group, const 
     tile.dy_TH = context.empty({tile_limit, hidden});
     tile.dweight_T = context.empty({tile_limit}, at::kFloat);
   }
-  tile.workspace = {context.empty({tile_limit, 2 * intermediate}), context.empty({tile_limit, intermediate})};
+  tile.workspace = {keeps ? at::Tensor{} : context.empty({tile_limit, 2 * intermediate}),
+                    context.empty({tile_limit, intermediate})};
+}
+
+int64_t ChunkPass::num_received() const {
+  int64_t rows = 0;
+  for (const auto& schedule : schedules_) rows += schedule.num_received;
+  return rows;
 }
 
 void ChunkPass::order(int64_t chunk) {
@@ -131,6 +140,13 @@ void ChunkPass::store_packed(const at::Tensor& tile_rows, const at::Tensor& tile
   kernels::copy_row_blocks(packed_.values(slot), first_rows(tile_rows, rows), back);
   if (tile_weights.defined())
     kernels::copy_row_blocks(packed_.weights(slot), first_rows(tile_weights, rows), back);
+}
+
+at::Tensor ChunkPass::kept(const at::Tensor& of_all, int64_t chunk, const Tile& of) const {
+  if (!of_all.defined()) return {};
+  int64_t begin = of.front().begin;
+  for (int64_t earlier = 0; earlier < chunk; ++earlier) begin += schedules_[earlier].num_received;
+  return of_all.narrow(0, begin, ops::rows_of(of));
 }
 
 std::vector<int64_t> ChunkPass::rows_of_items(int64_t chunk, const Tile& of) const {

@@ -24,10 +24,13 @@ struct ExpertTile {
 
 class ChunkPass {
  public:
+  // keeps: gate and up are kept between the passes, so that tiles have no room for them.
   ChunkPass(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-            const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows, Pass pass);
+            const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows, Pass pass,
+            bool keeps);
 
   int64_t num_chunks() const { return plan_.num_chunks(); }
+  int64_t num_received() const;  // of all chunks
 
   // Decides the order of a chunk's routes; three chunks may be at hand.
   void order(int64_t chunk);
@@ -48,13 +51,17 @@ class ChunkPass {
   void load_packed(int64_t chunk, const Tile& tile) const;
   void store_packed(const at::Tensor& tile_rows, const at::Tensor& tile_weights, int64_t chunk,
                     const Tile& tile) const;
+  // A tile's part of what is kept of all rows received; undefined where nothing is.
+  at::Tensor kept(const at::Tensor& of_all, int64_t chunk, const Tile& tile) const;
   // Rows of each item within a tile.
   std::vector<int64_t> rows_of_items(int64_t chunk, const Tile& tile) const;
 
   // Alternating by chunk.
   const at::Tensor& slot_x(int64_t chunk) const { return slot_x_[chunk % 2]; }  // packed
   const at::Tensor& slot_dy(int64_t chunk) const { return slot_dy_[chunk % 2]; }
-  std::array<at::Tensor, 2> source;  // packed, but for dy
+  // Rows of this rank's tokens. Forward: leaving and returning, packed. Backward: two views of one buffer,
+  // packed for x and dx, not for dy.
+  std::array<at::Tensor, 2> source;
   ExpertTile tile;
 
  private:

@@ -18,7 +18,7 @@ using memory::Category;
 class Turns {
  public:
   Turns(const OpContext& context, const DispatchPlan& plan, const PinnedRouting& routing,
-        const ExpertWeights& weights, int64_t tile_rows)
+        const ExpertWeights& weights, int64_t tile_rows, bool keeps)
       : context_(context), plan_(plan), routing_(routing), tokens_(routing) {
     const int64_t intermediate = weights.down_EHI.size(2);
     routes_ = tokens_.k * tokens_.largest();
@@ -32,7 +32,8 @@ class Turns {
       values_ck_ = context.empty({routes_}, at::kFloat);
     }
     const memory::Scope scope(Category::kExpert);
-    workspace_ = {context.empty({tile_rows_, 2 * intermediate}), context.empty({tile_rows_, intermediate})};
+    workspace_ = {keeps ? at::Tensor{} : context.empty({tile_rows_, 2 * intermediate}),
+                  context.empty({tile_rows_, intermediate})};
   }
 
   int64_t num_chunks() const { return plan_.num_chunks(); }
@@ -40,9 +41,9 @@ class Turns {
   at::Tensor make_rows() const { return of_dispatch({routes_, hidden_}, context_.dtype); }
   at::Tensor make_values() const { return of_dispatch({routes_}, at::kFloat); }
 
-  // Orders the chunk's routes; brings their weights.
+  // Orders the chunk's routes; brings their weights. Chunks are taken in order.
   void take(int64_t chunk) {
-    chunk_ = chunk;
+    chunk_ = chunk, first_row_ += schedule_.num_sent;
     schedule_ = schedule_routes(routing_.counts, plan_, chunk, /*rank=*/0);
     order_routes({here(order_.slot_of_route), here(order_.route_of_slot)}, {}, schedule_,
                  tokens_.collect(ids_ck_, routing_.ids_Nk, chunk));
@@ -52,6 +53,10 @@ class Turns {
   }
   // The part of a buffer that the chunk fills.
   at::Tensor here(const at::Tensor& buffer) const { return first_rows(buffer, schedule_.num_sent); }
+  // The chunk's part of what is kept of all rows; undefined where nothing is.
+  at::Tensor kept(const at::Tensor& of_all) const {
+    return of_all.defined() ? of_all.narrow(0, first_row_, schedule_.num_sent) : of_all;
+  }
   at::Tensor gather(const at::Tensor& buffer, const at::Tensor& rows_NH) const {
     const auto rows = here(buffer);
     kernels::gather_rows_of_routes(rows, tokens_.rows_of(rows_NH, chunk_), here(order_.route_of_slot),
@@ -79,7 +84,7 @@ class Turns {
   const DispatchPlan& plan_;
   const PinnedRouting& routing_;
   ChunkTokens tokens_;
-  int64_t routes_ = 0, hidden_ = 0, tile_rows_ = 0, chunk_ = 0;
+  int64_t routes_ = 0, hidden_ = 0, tile_rows_ = 0, chunk_ = 0, first_row_ = 0;
   RouteSchedule schedule_;
   RouteOrder order_;
   at::Tensor weight_R_, ids_ck_, values_ck_;
@@ -90,28 +95,37 @@ class Turns {
 
 void in_turn_forward(const OpContext& context, const DispatchPlan& plan, const at::Tensor& y_NH,
                      const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                     int64_t tile_rows) {
-  Turns turns(context, plan, routing, weights, tile_rows);
+                     int64_t tile_rows, DispatchSaved* saved) {
+  Turns turns(context, plan, routing, weights, tile_rows, saved != nullptr);
+  at::Tensor kept_R2I;
+  if (saved != nullptr) {
+    const memory::Scope scope(Category::kSaved);
+    kept_R2I = context.empty({routing.ids_Nk.numel(), weights.gate_up_E2IH.size(1)});
+    *saved = {.gate_up_R2I = kept_R2I};
+  }
   const auto room = turns.make_rows();
   for (int64_t chunk = 0; chunk < turns.num_chunks(); ++chunk) {
     turns.take(chunk);
     const auto rows = turns.gather(room, x_NH);
-    expert_mlp_forward(context, rows, turns.with(rows), weights, {}, turns.tile_rows());
+    expert_mlp_forward(context, rows, turns.with(rows), weights, turns.kept(kept_R2I), turns.tile_rows());
     turns.combine(y_NH, rows, /*add=*/true);
   }
 }
 
 void in_turn_backward(const OpContext& context, const DispatchPlan& plan, const DispatchGradients& grads,
                       const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                      const ExpertWeights& weights, int64_t tile_rows) {
-  Turns turns(context, plan, routing, weights, tile_rows);
+                      const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved) {
+  Turns turns(context, plan, routing, weights, tile_rows, saved != nullptr);
+  at::Tensor kept_R2I;
+  if (saved != nullptr) kept_R2I = saved->gate_up_R2I, *saved = {};
   const auto x_room = turns.make_rows(), dy_room = turns.make_rows();
   const auto dweight_room = turns.make_values();
   for (int64_t chunk = 0; chunk < turns.num_chunks(); ++chunk) {
     turns.take(chunk);
     const auto x = turns.gather(x_room, x_NH), dy = turns.gather(dy_room, dy_NH);
     const auto dweight = turns.here(dweight_room);
-    expert_mlp_backward(context, {dy, dweight, turns.with(x), weights, grads.experts, {}, turns.tile_rows()});
+    expert_mlp_backward(context, {dy, dweight, turns.with(x), weights, grads.experts, turns.kept(kept_R2I),
+                                  turns.tile_rows()});
     turns.combine(grads.dx_NH, dy, /*add=*/false);
     turns.scatter(grads.dweights_Nk, dweight);
   }

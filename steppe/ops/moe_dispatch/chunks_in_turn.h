@@ -3,7 +3,7 @@
 //
 // Allocates once per pass, with c tokens in the largest chunk: in `dispatch` k·c rows of H values (backward
 // two of them) and 20·k·c bytes (backward 24); in `expert` one tile of min(T, k·c) rows of 3I values, T as
-// in pipelined.h.
+// in pipelined.h. With `saved` gate and up of all rows are kept, and a tile has I values a row.
 #pragma once
 
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
@@ -12,9 +12,9 @@ namespace steppe::ops {
 
 void in_turn_forward(const OpContext& context, const DispatchPlan& plan, const at::Tensor& y_NH,
                      const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                     int64_t tile_rows);
+                     int64_t tile_rows, DispatchSaved* saved);
 void in_turn_backward(const OpContext& context, const DispatchPlan& plan, const DispatchGradients& grads,
                       const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                      const ExpertWeights& weights, int64_t tile_rows);
+                      const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved);
 
 }  // namespace steppe::ops

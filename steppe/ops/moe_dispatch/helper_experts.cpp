@@ -59,14 +59,14 @@ const ExpertWeights& HelperExperts::wait() {
   return weights_;
 }
 
-ExpertGradients HelperExperts::make_gradients() const {
+ExpertGradients HelperExperts::make_gradients(const ExpertGradients& own) const {
   if (!weights_.down_EHI.defined()) return {};
   const memory::Scope scope(Category::kGrads);
   ExpertGradients grads;
   for (size_t i = 0; i < kGradients.size(); ++i) {
     const auto& weights = weights_.*kWeights[i];
     if (!weights.defined()) continue;
-    grads.*kGradients[i] = context_.empty(weights.sizes(), at::kFloat);
+    grads.*kGradients[i] = context_.empty(weights.sizes(), (own.*kGradients[i]).scalar_type());
     kernels::fill_zero(grads.*kGradients[i]);
   }
   return grads;
@@ -86,7 +86,8 @@ void HelperExperts::send_home(const ExpertGradients& helped, const ExpertGradien
       const bool receives_here = home == rank;
       if (receives_here && !scratch.down_EHI.defined())
         for (const auto of : kGradients)
-          if ((own.*of).defined()) scratch.*of = context_.empty((own.*of).sizes().slice(1), at::kFloat);
+          if ((own.*of).defined())
+            scratch.*of = context_.empty((own.*of).sizes().slice(1), (own.*of).scalar_type());
       std::vector<comm::Pending> transfers;
       for (const auto of : kGradients) {
         if (!(own.*of).defined()) continue;

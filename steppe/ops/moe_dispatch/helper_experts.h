@@ -20,9 +20,9 @@ class HelperExperts {
 
   // Undefined tensors where this rank helps with none.
   const ExpertWeights& wait();
-  // Zeros in category `grads`.
-  ExpertGradients make_gradients() const;
-  // Releases the weights. Adds to `own` what the helpers of this rank's experts have computed, in fp32, by
+  // Zeros in category `grads`, of the dtypes of the own ones.
+  ExpertGradients make_gradients(const ExpertGradients& own) const;
+  // Releases the weights. Adds to `own` what the helpers of this rank's experts have computed, by
   // helper rank, then in the order its foreign experts were given. Allocates one expert's gradient, in
   // `grads`, where there is one to receive.
   void send_home(const ExpertGradients& helped, const ExpertGradients& own);

@@ -35,8 +35,10 @@ inline std::vector<KindCase> all_kinds() {
           {"llep in tiles", kind_options(DispatchKind::kLlep, 4), {}},
           {"one chunk", pipelined, {1}},
           {"two chunks", pipelined, {2}},
+          {"two chunks, kept", pipelined, {2}, true},
           {"five chunks", pipelined, {5}},
-          {"three runs of tokens, one helper", capped, {3, Membership::kContiguous}}};
+          {"three runs of tokens, one helper", capped, {3, Membership::kContiguous}},
+          {"three runs of tokens, one helper, kept", capped, {3, Membership::kContiguous}, true}};
 }
 
 // Token t lists experts of rank t mod 5 only: five chunks, strided, of one destination each.

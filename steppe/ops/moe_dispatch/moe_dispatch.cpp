@@ -50,8 +50,8 @@ void dispatch_forward(const OpContext& context, comm::Communicator& group, const
   const int64_t rows = tile_rows(options, weights);
   if (plan.num_chunks() == 1)
     return llep_forward(context, group, plan, y_NH, x_NH, routing, weights, rows, saved);
-  if (group.size() == 1) return in_turn_forward(context, plan, y_NH, x_NH, routing, weights, rows);
-  pipelined_forward(context, group, plan, y_NH, x_NH, routing, weights, rows);
+  if (group.size() == 1) return in_turn_forward(context, plan, y_NH, x_NH, routing, weights, rows, saved);
+  pipelined_forward(context, group, plan, y_NH, x_NH, routing, weights, rows, saved);
 }
 
 void dispatch_backward(const OpContext& context, comm::Communicator& group, const DispatchGradients& grads,
@@ -63,8 +63,9 @@ void dispatch_backward(const OpContext& context, comm::Communicator& group, cons
   const int64_t rows = tile_rows(options, weights);
   if (plan.num_chunks() == 1)
     return llep_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
-  if (group.size() == 1) return in_turn_backward(context, plan, grads, dy_NH, x_NH, routing, weights, rows);
-  pipelined_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows);
+  if (group.size() == 1)
+    return in_turn_backward(context, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
+  pipelined_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
 }
 
 }  // namespace steppe::ops

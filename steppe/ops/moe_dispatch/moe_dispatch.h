@@ -20,12 +20,12 @@
 // R·(h + 4), then two of R·h; never more than two of them at once (with E_p = 1 only n·(h + 4)); backward the
 // same for x, a like pair of h bytes a row for dy, the weights' gradients 4·R, and on the way back R·p and
 // n·p. In category `expert`: see expert_mlp.h. With `saved` the experts' results take another R·h, and what
-// stays until the backward (x, weights, indices, gate and up) is booked to `saved`. Weights of foreign
-// experts in category `gathered`; their fp32 gradients, and one more expert's where they come home, in
-// `grads`. `pipelined_llep`: see pipelined.h. Keeps nothing sized by the routing between the passes, unless
-// `saved` is given. Deterministic: results are added in the order j = 0 … k−1, in fp32; gradients of helpers
-// by rank. Source: GShard (Lepikhin et al. 2020), as in Megatron Core's all-to-all dispatcher; arXiv
-// 2601.17111.
+// stays until the backward (x, weights, indices, gate and up; of chunks gate and up alone) is booked to
+// `saved`. Weights of foreign experts in category `gathered`; their gradients, and one more expert's where
+// they come home, in `grads`. `pipelined_llep`: see pipelined.h. Keeps nothing sized by the routing between
+// the passes, unless `saved` is given. Deterministic: results are added in the order j = 0 … k−1, in fp32;
+// gradients of helpers by rank. Source: GShard (Lepikhin et al. 2020), as in Megatron Core's all-to-all
+// dispatcher; arXiv 2601.17111.
 #pragma once
 
 #include <cstdint>

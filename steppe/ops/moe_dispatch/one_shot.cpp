@@ -163,7 +163,7 @@ void one_shot_backward(const OneShot& layer, const DispatchGradients& grads, con
   }
   RowsAtExperts back{transport.out(dy_NH, order), context.empty({schedule.num_received}, at::kFloat)};
   ExpertGradients helped_grads;
-  if (helpers != nullptr) helped_grads = helpers->make_gradients();
+  if (helpers != nullptr) helped_grads = helpers->make_gradients(grads.experts);
   experts_backward(context,
                    {back.x_RH,
                     back.weight_R,

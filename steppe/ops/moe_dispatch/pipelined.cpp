@@ -1,28 +1,36 @@
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
+#include "steppe/memory/scope.h"
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
 
 namespace steppe::ops {
 namespace {
 
-// Calls work(tile) for the chunk's tiles, and midway(), once, when half of them are done.
-template <class Work, class Midway>
-void work_through(const ChunkPass& pass, int64_t chunk, Work work, Midway midway) {
+// Calls work(tile) for the chunk's tiles, and part(0), part(1), … when each of as many equal parts of them
+// begins.
+template <class Work, class Part>
+void work_through(const ChunkPass& pass, int64_t chunk, size_t num_parts, Work work, Part part) {
   const auto& tiles = pass.tiles(chunk);
-  for (size_t i = 0; i < tiles.size(); ++i) {
-    if (i == tiles.size() / 2) midway();
-    work(tiles[i]);
+  size_t next = 0;
+  for (size_t i = 0; i <= tiles.size(); ++i) {
+    while (next < num_parts && next * tiles.size() / num_parts <= i) part(next++);
+    if (i < tiles.size()) work(tiles[i]);
   }
-  if (tiles.empty()) midway();
 }
 
 }  // namespace
 
 void pipelined_forward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
                        const at::Tensor& y_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                       const ExpertWeights& weights, int64_t tile_rows) {
+                       const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved) {
   HelperExperts helpers(context, group, plan, weights);
-  ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kForward);
+  ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kForward, saved != nullptr);
+  at::Tensor kept_R2I;
+  if (saved != nullptr) {
+    const memory::Scope scope(memory::Category::kSaved);
+    kept_R2I = context.empty({pass.num_received(), weights.gate_up_E2IH.size(1)});
+    *saved = {.gate_up_R2I = kept_R2I};
+  }
   const auto& leaving = pass.source[0];
   const auto& returning = pass.source[1];
   const auto prepare = [&](int64_t chunk) {
@@ -37,10 +45,8 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
   const int64_t last = pass.num_chunks() - 1;
   for (int64_t chunk = 0; chunk <= last; ++chunk) {
     comm::Pending returns;
-    if (chunk > 0) returns = pass.give_back(returning, pass.slot_x(chunk - 1), chunk - 1);
-    if (chunk < last) prepare(chunk + 1);
     work_through(
-        pass, chunk,
+        pass, chunk, /*num_parts=*/2,
         [&](const Tile& of) {
           auto& tile = pass.tile;
           const int64_t rows = rows_of(of);
@@ -48,10 +54,15 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
           const auto x = tile.x_TH.narrow(0, 0, rows);
           const auto items = pass.rows_of_items(chunk, of);
           experts_forward(context, x, {x, tile.weight_T.narrow(0, 0, rows), items, tile.workspace}, experts,
-                          {}, 0);
+                          pass.kept(kept_R2I, chunk, of), 0);
           pass.store_packed(tile.x_TH, {}, chunk, of);
         },
-        [&] {
+        [&](size_t part) {
+          if (part == 0) {
+            if (chunk > 0) returns = pass.give_back(returning, pass.slot_x(chunk - 1), chunk - 1);
+            if (chunk < last) prepare(chunk + 1);
+            return;
+          }
           // The other slot is free once its results have left.
           returns.wait();
           if (chunk < last) arrives = pass.dispatch(pass.slot_x(chunk + 1), leaving, chunk + 1);
@@ -65,40 +76,41 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
 
 void pipelined_backward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
                         const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
-                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows) {
+                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows,
+                        DispatchSaved* saved) {
   HelperExperts helpers(context, group, plan, weights);
-  const auto helped_grads = helpers.make_gradients();
+  const auto helped_grads = helpers.make_gradients(grads.experts);
+  at::Tensor kept_R2I;
+  if (saved != nullptr) kept_R2I = saved->gate_up_R2I, *saved = {};
   {
-    ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kBackward);
-    const auto& x_leaving = pass.source[0];  // and dx returning
-    const auto& dy_leaving = pass.source[1];
-    comm::Pending x_arrives, dy_arrives;
-    const auto send = [&](int64_t chunk) {
-      pass.gather_packed(x_leaving, x_NH, chunk);
-      x_arrives = pass.dispatch(pass.slot_x(chunk), x_leaving, chunk);
-      dy_arrives = pass.dispatch(pass.slot_dy(chunk), dy_leaving, chunk);
+    ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kBackward, kept_R2I.defined());
+    // One buffer: each use of it begins when what the one before put there has left or was combined.
+    const auto& x_source = pass.source[0];  // and dx returning
+    const auto& dy_source = pass.source[1];
+    comm::Pending dy_arrives, dx_returns, x_arrives;
+    const auto send_dy = [&](int64_t chunk) {
+      pass.order(chunk);
+      pass.gather(dy_source, dy_NH, chunk);
+      dy_arrives = pass.dispatch(pass.slot_dy(chunk), dy_source, chunk);
     };
-    const auto wait_for_arrival = [&] { x_arrives.wait(), dy_arrives.wait(); };
+    const auto send_x = [&](int64_t chunk) {
+      pass.gather_packed(x_source, x_NH, chunk);
+      x_arrives = pass.dispatch(pass.slot_x(chunk), x_source, chunk);
+    };
     const auto take_back = [&](int64_t chunk) {
-      pass.combine(grads.dx_NH, x_leaving, chunk, /*add=*/false);
-      pass.scatter_weights(grads.dweights_Nk, x_leaving, chunk);
+      pass.combine(grads.dx_NH, x_source, chunk, /*add=*/false);
+      pass.scatter_weights(grads.dweights_Nk, x_source, chunk);
     };
 
-    pass.order(0);
-    pass.gather(dy_leaving, dy_NH, 0);
-    send(0);
+    send_dy(0);
+    dy_arrives.wait();
+    send_x(0);
     const auto helped = helpers.wait();
-    wait_for_arrival();
+    x_arrives.wait();
     const int64_t last = pass.num_chunks() - 1;
-    comm::Pending dx_returns;
     for (int64_t chunk = 0; chunk <= last; ++chunk) {
-      if (chunk > 0) dx_returns = pass.give_back(x_leaving, pass.slot_x(chunk - 1), chunk - 1);
-      if (chunk < last) {
-        pass.order(chunk + 1);
-        pass.gather(dy_leaving, dy_NH, chunk + 1);
-      }
       work_through(
-          pass, chunk,
+          pass, chunk, /*num_parts=*/3,
           [&](const Tile& of) {
             auto& tile = pass.tile;
             const int64_t rows = rows_of(of);
@@ -112,19 +124,26 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
                  {tile.x_TH.narrow(0, 0, rows), tile.weight_T.narrow(0, 0, rows), items, tile.workspace},
                  weights,
                  grads.experts,
-                 {},
+                 pass.kept(kept_R2I, chunk, of),
                  0},
                 helped, helped_grads);
             pass.store_packed(tile.dy_TH, tile.dweight_T, chunk, of);
           },
-          [&] {
-            dx_returns.wait();
-            if (chunk > 0) take_back(chunk - 1);
-            if (chunk < last) send(chunk + 1);
+          [&](size_t part) {
+            if (part == 0) {
+              if (chunk < last) send_dy(chunk + 1);
+            } else if (part == 1) {
+              dy_arrives.wait();
+              if (chunk > 0) dx_returns = pass.give_back(x_source, pass.slot_x(chunk - 1), chunk - 1);
+            } else {
+              dx_returns.wait();
+              if (chunk > 0) take_back(chunk - 1);
+              if (chunk < last) send_x(chunk + 1);
+            }
           });
-      wait_for_arrival();
+      x_arrives.wait();
     }
-    pass.give_back(x_leaving, pass.slot_x(last), last).wait();
+    pass.give_back(x_source, pass.slot_x(last), last).wait();
     take_back(last);
   }
   helpers.send_home(helped_grads, grads.experts);

@@ -2,16 +2,22 @@
 // i−1 leave the other, then chunk i+1 arrives in it: one totally ordered queue of transfers, and no host
 // synchronization but the waits for buffers. Contract: moe_dispatch.h.
 //
+// Forward, in the first half of a chunk's tiles the results of i−1 come home, in the second i+1 arrives.
+// Backward, in thirds: dy of i+1 arrives, dx of i−1 comes home, x of i+1 arrives, all through one source
+// buffer.
+//
 // Allocates once per pass and reuses for every chunk, with c tokens in this rank's largest chunk, c_eff in
 // the group's, b bytes a value:
 //   dispatch  slots of max(33, ⌈R/g⌉) granules of g = ⌈k·c_eff/32⌉ rows for the rank's largest R, at most
-//             E_p·k·c_eff rows: 2 of them forward, 4 backward (x and dy); 2 source buffers of k·c rows. A row
-//             carries its routing weight (packed_rows.h: 16 bytes more where H·b is a multiple of 16), one
-//             of dy does not. Order, ids and weights of the chunks at hand, 44·k·c bytes
+//             E_p·k·c_eff rows: 2 of them forward, 4 backward (x and dy); source buffers of k·c rows, 2
+//             forward, 1 backward. A row carries its routing weight (packed_rows.h: 16 bytes more where H·b
+//             is a multiple of 16), one of dy does not. Order, ids and weights of the chunks at hand, 44·k·c
+//             bytes
 //   expert    one tile of T = max(⌈k·c_eff/32⌉, min(1024, ⌈k·c_eff/8⌉)) rows, or tile_rows: H + 3I values a
 //             row forward, 2H + 3I backward, and one fp32 weight, backward two
 // (A group of one: chunks_in_turn.h.) None of it depends on the routing while no chunk brings the rank more
-// than 33 granules. Keeps nothing between the passes.
+// than 33 granules. Keeps nothing between the passes, unless `saved` is given: then gate and up of all rows,
+// in `saved`, which a tile has no room for then; x is dispatched again even so.
 #pragma once
 
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
@@ -20,10 +26,11 @@ namespace steppe::ops {
 
 void pipelined_forward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
                        const at::Tensor& y_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                       const ExpertWeights& weights, int64_t tile_rows);
+                       const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved);
 void pipelined_backward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
                         const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
-                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows);
+                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows,
+                        DispatchSaved* saved);
 
 // Rows of a destination slot of `rank`.
 int64_t slot_rows(const DispatchPlan& plan, int64_t rank);
