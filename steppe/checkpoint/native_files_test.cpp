@@ -144,6 +144,27 @@ TEST(NativeFiles, AFlippedByteAnywhereIsFoundAndNamed) {
   load_everything(latest.string());
 }
 
+// A rank does not read, nor check, what others need.
+TEST(NativeFiles, OnlyTheBlocksThatHoldWhatIsAskedForAreRead) {
+  const TemporaryFolder folder;
+  const auto checkpoints = folder / "checkpoints";
+  save(checkpoints, "id", 3);
+  const auto path = checkpoint_path(checkpoints, 3);
+  NativeReader whole(path);
+  const auto& file = whole.manifest().files.front();
+  const auto shard = fs::path(path) / file.name;
+  ASSERT_GT(file.size_bytes, 3 * kBlockBytes);
+  flip(shard, file.size_bytes - 1);
+  NativeReader reader(path);
+  std::vector<float> first(16);
+  reader.read("a", State::kMaster, 0, first);
+  EXPECT_EQ(first[1], 1);
+  const auto message = refusal([&] { load_everything(path); });
+  EXPECT_NE(message.find(shard.string()), std::string::npos) << message;
+  EXPECT_NE(message.find(fmt::format("block {}", (file.size_bytes - 1) / kBlockBytes)), std::string::npos)
+      << message;
+}
+
 TEST(NativeFiles, AMissingByteOrFileIsFoundAndNamed) {
   const TemporaryFolder folder;
   const auto checkpoints = folder / "checkpoints";

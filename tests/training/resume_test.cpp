@@ -50,6 +50,7 @@ struct Case {
   std::string dtype = "float32";
   bool async = true;
   std::string placement = "resident";
+  std::string gradients = "device", moments = "float32";
 };
 
 recipe::RunConfig config_of(const Case& one, const std::string& root, const std::string& name) {
@@ -65,6 +66,7 @@ recipe::RunConfig config_of(const Case& one, const std::string& root, const std:
   run.dispatch.kind = "ep";
   run.optimizer.lr = 3e-3;
   run.optimizer.placement = one.placement;
+  run.optimizer.gradients = one.gradients, run.optimizer.moments_dtype = one.moments;
   run.optimizer.bucket_params = 5000;
   run.lr_scheduler.warmup_steps = 5;
   run.lr_scheduler.decay_steps = kSteps - 5;
@@ -201,12 +203,16 @@ TEST_P(Resume, GoesBackToTheNewestCheckpointAfterACrash) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Resume,
-    ::testing::Values(Case{"one_rank", {1, 1, 1, 1}}, Case{"one_rank_bf16", {1, 1, 1, 1}, "bfloat16"},
-                      Case{"two_ranks_bf16", {2, 2, 2, 2}, "bfloat16"},
-                      Case{"two_ranks_waiting", {2, 1, 2, 1}, "float32", false},
-                      Case{"two_ranks_cpu", {2, 1, 2, 2}, "bfloat16", true, "cpu"},
-                      Case{"one_rank_cpu_fp32", {1, 1, 1, 1}, "float32", true, "cpu"},
-                      Case{"two_ranks_stream", {2, 2, 1, 2}, "bfloat16", true, "stream"}),
+    ::testing::Values(
+        Case{"one_rank", {1, 1, 1, 1}}, Case{"one_rank_bf16", {1, 1, 1, 1}, "bfloat16"},
+        Case{"two_ranks_bf16", {2, 2, 2, 2}, "bfloat16"},
+        Case{"two_ranks_waiting", {2, 1, 2, 1}, "float32", false},
+        Case{"two_ranks_cpu", {2, 1, 2, 2}, "bfloat16", true, "cpu"},
+        Case{"one_rank_cpu_fp32", {1, 1, 1, 1}, "float32", true, "cpu"},
+        Case{"two_ranks_stream", {2, 2, 1, 2}, "bfloat16", true, "stream"},
+        Case{"two_ranks_stream_host_gradients", {2, 1, 2, 1}, "bfloat16", true, "stream", "host"},
+        Case{"one_rank_cpu_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "cpu", "host", "bfloat16"},
+        Case{"one_rank_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "resident", "device", "bfloat16"}),
     [](const auto& one) { return one.param.name; });
 
 struct Trial {
