@@ -1,11 +1,14 @@
-// steppe init --model DIR --data FILE --gpus N --seq-length S [--hardware H200]: a commented recipe, on
-// standard output, whose layout and placements `steppe plan --tune` has chosen.
+// steppe init --model DIR --data FILE --gpus N --seq-length S [--hardware H200] [--output FILE]: a commented
+// recipe, whose layout and placements `steppe plan --tune` has chosen.
+// Exit status: 1: no layout fits, 2: bad input; then nothing is written.
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -21,10 +24,15 @@
 namespace steppe::cli {
 namespace {
 
-constexpr int kBadInput = 2;
+constexpr int kDoesNotFit = 1, kBadInput = 2;
+constexpr int kMostRanks = 1 << 20;
+
+std::string quoted(const std::string& text) {
+  return recipe::to_toml(text);
+}
 
 struct Options {
-  std::string model, data, hardware = "auto";
+  std::string model, data, hardware = "auto", output;
   int gpus = 1;
   std::int64_t seq_length = 0;
 };
@@ -43,8 +51,18 @@ std::string model_line(const std::string& model) {
       has_weights = has_weights || entry.path().extension() == ".safetensors";
     }
   }
-  return has_weights ? fmt::format("path = \"{}\"", path.string())
-                     : fmt::format("config = \"{}\"", config.string());
+  return has_weights ? "path = " + quoted(path.string()) : "config = " + quoted(config.string());
+}
+
+// `prepare` finds a tokenizer beside weights by itself.
+std::string tokenizer_line(const std::string& model) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (model_line(model).starts_with("path")) return "";
+  if (fs::exists(fs::path(model) / "tokenizer.json", ignored))
+    return fmt::format("tokenizer = {}\n", quoted(model));
+  return "# tokenizer = \"bpe:32000\"  # yours to choose: a tokenizer.json or its folder, bpe:SIZE, or "
+         "bytes\n";
 }
 
 std::string minimal_recipe(const Options& options) {
@@ -89,13 +107,14 @@ std::string recipe_text(const Options& options, const plan::Found& found) {
   text += section("dispatch", sections.at("dispatch"), "token_budget: tokens of a rank in a chunk");
   text += section("loss", sections.at("loss"), "auto: tiled, or a ring of weights where less travels");
   text += section("activation_checkpoint", sections.at("activation_checkpoint"),
-                  "full: layer inputs are kept; selective: attention outputs too");
+                  "full: layer inputs are kept; selective: attention outputs too; none: everything");
   text +=
       section("offload", sections.at("offload"), "layer inputs in host memory, up to the budget per node");
   auto optimizer = sections.at("optimizer");
   optimizer.insert(optimizer.begin(), "lr = 1e-5                # the peak of the schedule: yours to choose");
   text += section("optimizer", optimizer, "where masters, moments and gradients live");
-  text += fmt::format(R"(
+  text +=
+      fmt::format(R"(
 [lr_scheduler]
 type = "cosine"
 warmup_steps = 0.03      # of all steps
@@ -107,19 +126,37 @@ gradient_accumulation_steps = 1
 
 [data]
 prepared = "prepared"    # python -m steppe.data prepare THIS
-
+{}
 [[data.train]]
-path = "{}"
+path = {}
 
 [hardware]
 preset = "{}"
 )",
-                      options.seq_length, options.data, options.hardware);
+                  options.seq_length, tokenizer_line(options.model), quoted(options.data), options.hardware);
   return text;
+}
+
+// Never over a file that is there.
+void write_new(const std::string& path, const std::string& text) {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wx"), std::fclose);
+  STEPPE_CHECK_VALUE(file || errno != EEXIST, "[init] --output {} exists already: it is left as it is", path);
+  STEPPE_CHECK(file && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
+                   std::fflush(file.get()) == 0,
+               "[init] cannot write {}: {}", path, std::strerror(errno));
+}
+
+void check_output(const std::string& path) {
+  std::error_code ignored;
+  STEPPE_CHECK_VALUE(path.empty() || !std::filesystem::exists(path, ignored),
+                     "[init] --output {} exists already: it is left as it is", path);
 }
 
 int init(const Options& options) {
   try {
+    check_output(options.output);
+    if (std::error_code ignored; !std::filesystem::exists(options.data, ignored))
+      std::fprintf(stderr, "note: there is no %s here, which the recipe will name\n", options.data.c_str());
     auto recipe = recipe::Recipe::parse(minimal_recipe(options), "init.toml", {});
     const auto run = recipe::read_run_config(recipe);
     const auto found = plan::tune(run, {.world_size = options.gpus});
@@ -127,12 +164,28 @@ int init(const Options& options) {
     // What is written must be read again.
     auto written = recipe::Recipe::parse(text, "init.toml", {});
     recipe::read_run_config(written);
-    std::printf("%s", text.c_str());
+    if (options.output.empty()) {
+      std::printf("%s", text.c_str());
+    } else {
+      write_new(options.output, text);
+    }
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    return kBadInput;
+    return dynamic_cast<const plan::DoesNotFit*>(&error) != nullptr ? kDoesNotFit : kBadInput;
   }
+}
+
+CLI::Validator known_hardware() {
+  return {[](std::string& name) {
+            std::string names;
+            for (const auto& preset : plan::hardware_presets()) {
+              if (preset.name == name) return std::string();
+              names += ", " + preset.name;
+            }
+            return name == "auto" ? "" : fmt::format("must be auto{}, got {}", names, name);
+          },
+          /*validator_desc=*/""};
 }
 
 }  // namespace
@@ -143,12 +196,16 @@ void add_init_command(CLI::App& app, int& status) {
   command->add_option("--model", options->model, "a Hugging Face folder, or a config.json")->required();
   command->add_option("--data", options->data, "what to train on: a file for python -m steppe.data prepare")
       ->required();
-  command->add_option("--gpus", options->gpus, "ranks of the run")->required()->check(whole_number_from(1));
+  command->add_option("--gpus", options->gpus, "ranks of the run")
+      ->required()
+      ->check(whole_number_from(1, kMostRanks));
   command->add_option("--seq-length", options->seq_length, "tokens of a packed sequence")
       ->required()
       ->check(whole_number_from(1));
   command->add_option("--hardware", options->hardware, "A100, H100, H200, B200; auto: this machine")
+      ->check(known_hardware())
       ->capture_default_str();
+  command->add_option("--output", options->output, "a new file for it (default: standard output)");
   command->callback([options, &status] { status = init(*options); });
 }
 

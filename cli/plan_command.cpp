@@ -7,17 +7,22 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/validators.h"
 #include "steppe/base/error.h"
+#include "steppe/plan/advice.h"
 #include "steppe/plan/search.h"
+#include "steppe/recipe/places.h"
 
 namespace steppe::cli {
 namespace {
 
 constexpr int kFits = 0, kDoesNotFit = 1, kBadInput = 2;
+constexpr int kMostRanks = 1 << 20;
 
 struct Options {
   std::string recipe, timeline;
@@ -48,22 +53,48 @@ void print_changes(const plan::Found& found) {
   if (!found.changes.empty()) std::printf("\n");
 }
 
+int show(const Options& options, const plan::Found& found) {
+  const auto& made = found.plan;
+  plan::Advice advice;
+  if (!made.fits) advice = plan::advise(found.run, made, options.plan);
+  if (options.json) {
+    const auto& changes = made.fits ? found.changes : advice.changes;
+    std::printf("%s\n", plan::plan_json(found.run, made, changes, advice.text).c_str());
+  } else {
+    print_changes(found);
+    std::printf("%s\n", plan::plan_text(found.run, made, advice.text).c_str());
+  }
+  return made.fits ? kFits : kDoesNotFit;
+}
+
+int plan_recipe(Options& options, recipe::Recipe& recipe) {
+  const auto run = recipe::read_run_config(recipe);
+  STEPPE_CHECK_VALUE(options.plan.rank < options.plan.world_size,
+                     "[plan] --rank must be below --world-size = {}, got {}", options.plan.world_size,
+                     options.plan.rank);
+  options.plan.num_threads = static_cast<int>(run.hardware.threads_per_rank.value_or(1));
+  options.plan.record_timeline = !options.timeline.empty();
+  try {
+    const auto found = find(options, run);
+    if (!options.timeline.empty()) write_timeline(options.timeline, found.plan.rank.timeline);
+    options.plan.record_timeline = false;
+    return show(options, found);
+  } catch (const plan::DoesNotFit& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    if (options.json) {
+      const nlohmann::ordered_json json = {{"fits", false}, {"verdict", error.what()}};
+      std::printf("%s\n", json.dump(2).c_str());
+    }
+    return kDoesNotFit;
+  } catch (const ValueError& error) {
+    throw ValueError(recipe::with_places(recipe, error.what()));
+  }
+}
+
 int run_plan(Options options) {
   try {
     auto recipe = recipe::Recipe::load(options.recipe, options.overrides);
-    const auto run = recipe::read_run_config(recipe);
-    options.plan.num_threads = static_cast<int>(run.hardware.threads_per_rank.value_or(1));
-    options.plan.record_timeline = !options.timeline.empty();
-    const auto found = find(options, run);
-    const auto& made = found.plan;
-    if (!options.timeline.empty()) write_timeline(options.timeline, made.rank.timeline);
-    if (options.json) {
-      std::printf("%s\n", plan::plan_json(found.run, made, found.changes).c_str());
-    } else {
-      print_changes(found);
-      std::printf("%s\n", plan::plan_text(found.run, made).c_str());
-    }
-    return made.fits ? kFits : kDoesNotFit;
+    return plan_recipe(options, recipe);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return kBadInput;
@@ -81,10 +112,10 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--set", options->overrides, "override a key: --set training.seq_length=131072")
       ->take_all();
   command->add_option("--world-size", options->plan.world_size, "ranks of the run")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1, kMostRanks))
       ->capture_default_str();
   auto* rank = command->add_option("--rank", options->plan.rank, "this rank (default: the fullest)")
-                   ->check(CLI::NonNegativeNumber);
+                   ->check(whole_number_from(0, kMostRanks));
   command->add_flag("--all-ranks", options->plan.all_ranks, "run every rank; they exchange their sizes")
       ->excludes(rank);
   auto* maximize = command->add_option("--maximize", options->maximize, "the largest that fits")

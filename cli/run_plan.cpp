@@ -1,10 +1,15 @@
 #include "cli/run_plan.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "steppe/base/error.h"
 #include "steppe/comm/store_gather.h"
+#include "steppe/plan/advice.h"
 #include "steppe/plan/plan.h"
 
 namespace steppe::cli {
@@ -15,12 +20,29 @@ std::chrono::milliseconds timeout_of(const recipe::RunConfig& run) {
   return std::chrono::milliseconds(static_cast<int64_t>(run.comm.init_timeout * 1000));
 }
 
+// For `steppe report`, whatever becomes of the recipe.
+void keep_plan(const std::string& folder, const std::string& json) {
+  const auto path = std::filesystem::path(folder) / "plan.json";
+  auto beside = path;
+  beside += ".part";
+  std::ofstream file(beside, std::ios::binary);
+  file << json << '\n';
+  file.close();
+  STEPPE_CHECK(!file.fail(), "[plan] cannot write {}: {}", beside.string(), std::strerror(errno));
+  std::filesystem::rename(beside, path);
+}
+
 plan::Plan checked_plan(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log) {
-  auto plan = plan::make_plan(run, {.world_size = world_size, .num_threads = num_threads});
-  STEPPE_CHECK_VALUE(
-      plan.fits || run.plan.allow_unfit,
-      "[plan] the run {}. `steppe plan` shows every term; plan.allow_unfit = true starts it anyway",
-      plan.verdict);
+  const plan::PlanOptions options{.world_size = world_size, .num_threads = num_threads};
+  auto plan = plan::make_plan(run, options);
+  plan::Advice advice;
+  const bool starts = plan.fits || run.plan.allow_unfit;
+  if (!starts) advice = plan::advise(run, plan, options);
+  keep_plan(run.run.folder, plan::plan_json(run, plan, advice.changes, advice.text));
+  STEPPE_CHECK_VALUE(starts,
+                     "[plan] the run {}; {}. `steppe plan` shows every term; plan.allow_unfit = true starts "
+                     "it anyway",
+                     plan.verdict, advice.text);
   log.info("the plan {}", plan.verdict);
   for (const auto& remark : plan.remarks) log.info("the plan: {}", remark);
   return plan;
@@ -51,11 +73,11 @@ int64_t agree_on_ranks_per_node(const recipe::RunConfig& run, const launch::Laun
            std::to_string(environment.local_world_size), timeout_of(run))) {
     most = std::max<int64_t>(most, std::stoll(ranks));
   }
-  return std::min<int64_t>(most, environment.world_size);
-}
-
-}  // namespace steppe::cli
   if (environment.rank == 0 && most > run.hardware.ranks_per_node.value_or(most)) {
     log.warning("hardware.ranks_per_node = {}, but {} ranks are on a node: so many share its memory",
                 *run.hardware.ranks_per_node, most);
   }
+  return std::min<int64_t>(most, environment.world_size);
+}
+
+}  // namespace steppe::cli

@@ -16,7 +16,7 @@ struct RunPlan {
   std::optional<int64_t> attention_output_bytes;  // room that they have on a device; the same on every rank
 };
 
-// Rank 0 makes the plan, logs the verdict and tells the others what they share.
+// Rank 0 makes the plan, keeps it as RUN/plan.json, logs the verdict and tells the others what they share.
 // Throws ValueError when the run cannot fit the machine at hand (or the recipe's hardware), unless
 // plan.allow_unfit. Collective.
 RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& environment,

@@ -1,10 +1,14 @@
 #include "steppe/plan/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
+#include "steppe/plan/advice.h"
 #include "steppe/plan/attention_room.h"
+#include "steppe/plan/limits.h"
 #include "steppe/plan/time_model.h"
 #include "steppe/train/assembly.h"
 #include "steppe/train/configure.h"
@@ -14,69 +18,64 @@ namespace {
 
 using memory::Category;
 
-// What to change where a category makes the peak; nothing where only fewer tokens or more ranks help.
-std::string advice(Category category, const recipe::RunConfig& run) {
-  switch (category) {
-    case Category::kBoundary:
-      return "a higher parallelism.ulysses_degree, or offload.activations = \"sco\" with an "
-             "offload.host_budget";
-    case Category::kSaved:
-      return "activation_checkpoint.mode = \"full\"";
-    case Category::kDispatch:
-    case Category::kExpert:
-      return run.dispatch.kind == "pipelined_llep"
-                 ? "a lower dispatch.token_budget, or more dispatch.max_chunks"
-                 : "dispatch.kind = \"pipelined_llep\"";
-    case Category::kVocab:
-      return run.loss.kind == "tiled" || run.loss.kind == "auto" ? "fewer loss.tile_tokens"
-                                                                 : "loss.kind = \"tiled\"";
-    case Category::kOptimizer:
-      return "optimizer.placement = \"stream\"";
-    case Category::kWeights:
-    case Category::kGrads:
-      return "a higher parallelism.expert_parallel_degree or vocab_parallel_degree, or more ranks";
-    case Category::kFfn:
-      return "fewer activation_checkpoint.mlp_tile_tokens";
-    default:
-      return "a higher parallelism.ulysses_degree, or a shorter training.seq_length";
-  }
-}
-
 Category largest_category(const memory::BytesByCategory& bytes) {
   return static_cast<Category>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
 }
 
-int64_t memory_of_ranks(const Plan& plan) {
-  // On a CPU a rank's device memory is its share of the node's.
-  return plan.hardware.is_accelerator ? plan.hardware.device_memory
-                                      : plan.hardware.host_memory / plan.hardware.ranks_per_node;
+// The budget's largest term: of a category of the peak, or of host memory.
+const Term* largest_term(const Plan& plan, std::optional<Category> category) {
+  const Term* largest = nullptr;
+  const auto look = [&](const std::vector<Term>& terms) {
+    for (const auto& term : terms) {
+      if (category && term.category != *category) continue;
+      if (largest == nullptr || term.expected > largest->expected) largest = &term;
+    }
+  };
+  if (!category) {
+    look(plan.budget.host.terms);
+    return largest;
+  }
+  look(plan.budget.persistent.terms), look(plan.budget.largest().terms);
+  return largest;
+}
+
+std::string named(const Term* term) {
+  return term == nullptr
+             ? std::string()
+             : fmt::format(" ({}: {} = {})", format_bytes(term->expected), term->name, term->formula);
+}
+
+// What breaks, and the first thing to change.
+std::string why_not(const recipe::RunConfig& run, const Plan& plan, const Limits& limits,
+                    const Needs& needs) {
+  const auto changes = first_change(run, plan);
+  const auto remedy = changes.empty() ? std::string(": more ranks, more memory or fewer tokens would help")
+                                      : fmt::format(": try {}", fmt::join(changes, ", "));
+  if (needs.device > limits.device_memory) {
+    const auto top = largest_category(plan.rank.device.by_category);
+    return fmt::format(
+        "does not fit: {} on a device is {} more than the {} there are; most of the peak ({}) is {}, {}{}{}",
+        format_bytes(needs.device), format_bytes(needs.device - limits.device_memory),
+        format_bytes(limits.device_memory), plan.rank.device.mark, memory::category_name(top),
+        format_bytes(plan.rank.device.by_category[static_cast<int>(top)]), named(largest_term(plan, top)),
+        remedy);
+  }
+  const auto* term = largest_term(plan, std::nullopt);
+  const auto most = term == nullptr ? std::string() : ", most of a rank's" + named(term);
+  return fmt::format("does not fit: {} of host memory per node, {} more than there is{}{}",
+                     format_bytes(needs.node), format_bytes(needs.node - limits.node_memory), most, remedy);
 }
 
 void judge(const recipe::RunConfig& run, Plan& plan) {
-  const int64_t memory = memory_of_ranks(plan);
-  const int64_t on_device =
-      plan.device_bytes +
-      (plan.hardware.is_accelerator ? 0 : plan.host_bytes_per_node / plan.hardware.ranks_per_node);
-  const bool host_fits = plan.host_bytes_per_node <= plan.hardware.host_memory;
-  plan.fits = on_device <= memory && host_fits;
-  if (plan.fits) {
-    plan.verdict = fmt::format("fits: {} of {} on a device, {} to spare", format_bytes(on_device),
-                               format_bytes(memory), format_bytes(memory - on_device));
-  } else if (!host_fits) {
-    plan.verdict = fmt::format("does not fit: {} of host memory per node, {} more than there is",
-                               format_bytes(plan.host_bytes_per_node),
-                               format_bytes(plan.host_bytes_per_node - plan.hardware.host_memory));
-  } else {
-    const auto top = largest_category(plan.rank.device.by_category);
-    plan.verdict = fmt::format(
-        "does not fit: {} on a device is {} more than the {} there are; most of the peak ({}) is {}, {}: try "
-        "{}",
-        format_bytes(on_device), format_bytes(on_device - memory), format_bytes(memory),
-        plan.rank.device.mark, memory::category_name(top),
-        format_bytes(plan.rank.device.by_category[static_cast<int>(top)]), advice(top, run));
-  }
+  const auto limits = limits_of(plan.hardware, run.hardware);
+  const auto needs = needs_of(limits, plan.rank.device.bytes, plan.host_bytes_per_node);
+  plan.fits = fits(limits, needs);
+  plan.verdict = plan.fits ? fmt::format("fits: {} of {} on a device, {} to spare",
+                                         format_bytes(needs.device), format_bytes(limits.device_memory),
+                                         format_bytes(limits.device_memory - needs.device))
+                           : why_not(run, plan, limits, needs);
   const int64_t guaranteed = plan.budget.guaranteed() + plan.reserved_bytes;
-  if (plan.fits && guaranteed > memory) {
+  if (plan.fits && guaranteed > limits.device_memory) {
     plan.remarks.push_back(
         fmt::format("a router that sends everything to one rank could need {}: more than there is",
                     format_bytes(guaranteed)));
@@ -109,12 +108,14 @@ Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
   auto run = given;
   run.hardware.ranks_per_node = plan.hardware.ranks_per_node;  // they share a node's offload.host_budget
   plan.layout = train::layout_config(run, options.world_size);
+  const auto limits = limits_of(plan.hardware, run.hardware);
+  plan.hardware.device_memory = limits.device_memory;
   DryRunOptions dry{.world_size = options.world_size,
                     .num_threads = options.num_threads,
                     .as_cuda = plan.hardware.is_accelerator,
                     .record_timeline = options.record_timeline};
   dry.attention_output_bytes = plan.attention_output_bytes =
-      attention_output_room(run, dry, plan.hardware, memory_of_ranks(plan));
+      attention_output_room(run, dry, plan.hardware, limits.device_memory);
   const train::RankShape shape(run, 0, options.world_size);
   plan.kept =
       train::offload_config(run, shape.model, shape.layout_config, plan.attention_output_bytes).description;
@@ -125,15 +126,15 @@ Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
       if (rank.device.bytes > plan.rank.device.bytes) plan.rank = std::move(rank);
     }
   } else if (options.rank >= 0) {
-    STEPPE_CHECK_VALUE(options.rank < options.world_size, "[plan] rank {} of {} ranks", options.rank,
-                       options.world_size);
+    STEPPE_CHECK_VALUE(options.rank < options.world_size, "[plan] rank must be in [0, W={}), got {}",
+                       options.world_size, options.rank);
     plan.rank = dry_run(run, dry, options.rank);
   } else {
     plan.rank = dry_run_heaviest(run, dry);
   }
   host_of_ranks = std::max(host_of_ranks, plan.rank.host.bytes);
   plan.budget = make_budget(run, plan.rank.rank, dry);
-  plan.reserved_bytes = reserved_bytes(plan.hardware);
+  plan.reserved_bytes = limits.reserved_bytes;
   plan.device_bytes = plan.rank.device.bytes + plan.reserved_bytes;
   plan.host_bytes_per_node = plan.hardware.ranks_per_node * (host_of_ranks + plan.budget.checkpoint_snapshot);
   plan.step_seconds = step_time(work_of(run, plan.rank), plan.layout, plan.hardware).total();

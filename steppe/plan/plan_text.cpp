@@ -55,7 +55,8 @@ nlohmann::ordered_json tally_json(const Tally<Kind>& tally) {
 nlohmann::ordered_json link_json(const LinkTally& tally) {
   nlohmann::ordered_json json;
   for (const auto way : {LinkDirection::kHostToDevice, LinkDirection::kDeviceToHost}) {
-    for (const auto& [purpose, bytes] : tally_json(tally[way]).items()) {
+    const auto purposes = tally_json(tally[way]);  // items() does not keep it
+    for (const auto& [purpose, bytes] : purposes.items()) {
       json[fmt::format("{}_{}", purpose, name(way))] = bytes;
     }
   }
@@ -87,7 +88,7 @@ nlohmann::ordered_json by_category_json(const memory::BytesByCategory& bytes) {
 
 }  // namespace
 
-std::string plan_text(const recipe::RunConfig& run, const Plan& plan) {
+std::string plan_text(const recipe::RunConfig& run, const Plan& plan, const std::string& advice) {
   const auto& peak = plan.rank.device;
   const auto& largest = plan.budget.largest();
   const auto& layout = plan.layout;
@@ -98,9 +99,10 @@ std::string plan_text(const recipe::RunConfig& run, const Plan& plan) {
       plan.hardware.name, run.training.seq_length, plan.rank.num_tokens, plan.rank.num_micro_batches,
       run.plan.routing_profile);
   text += fmt::format("{}\n", plan.verdict);
+  if (!advice.empty()) text += fmt::format("{}\n", advice);
   for (const auto& remark : plan.remarks) text += fmt::format("note: {}\n", remark);
-  text += fmt::format("\ndry run: peak {} on rank {}, in {}\n{}", format_bytes(peak.bytes), plan.rank.rank,
   if (!plan.kept.empty()) text += plan.kept + "\n";
+  text += fmt::format("\ndry run: peak {} on rank {}, in {}\n{}", format_bytes(peak.bytes), plan.rank.rank,
                       peak.mark, contributors(peak));
   text += fmt::format("  {:>10}  context, libraries, communicators\n", format_bytes(plan.reserved_bytes));
   text += fmt::format("host memory per node: {} of {}\n", format_bytes(plan.host_bytes_per_node),
@@ -122,15 +124,16 @@ std::string plan_text(const recipe::RunConfig& run, const Plan& plan) {
   return text;
 }
 
-std::string plan_json(const recipe::RunConfig& run, const Plan& plan,
-                      const std::vector<std::string>& changes) {
+std::string plan_json(const recipe::RunConfig& run, const Plan& plan, const std::vector<std::string>& changes,
+                      const std::string& advice) {
   nlohmann::ordered_json json;
   json["run"] = run.run.name;
   if (!changes.empty()) json["changes"] = changes;
+  if (!advice.empty()) json["advice"] = advice;
   json["fits"] = plan.fits, json["verdict"] = plan.verdict, json["remarks"] = plan.remarks;
+  if (!plan.kept.empty()) json["kept"] = plan.kept;
   json["peak_bytes"] = plan.rank.device.bytes, json["reserved_bytes"] = plan.reserved_bytes;
   json["device_memory"] = plan.hardware.device_memory;
-  if (!plan.kept.empty()) json["kept"] = plan.kept;
   json["expected_bytes"] = plan.budget.expected(), json["guaranteed_bytes"] = plan.budget.guaranteed();
   json["host_bytes"] = plan.host_bytes_per_node, json["host_memory"] = plan.hardware.host_memory;
   json["rank"] = plan.rank.rank, json["instant"] = plan.rank.device.mark;

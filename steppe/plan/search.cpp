@@ -50,7 +50,7 @@ Found search(const recipe::RunConfig& run, const PlanOptions& options, int64_t m
         return fits;
       },
       most);
-  STEPPE_CHECK_VALUE(count > 0, "[plan] not even the least {} fits: it {}", what, unfit);
+  if (count == 0) throw DoesNotFit(fmt::format("[plan] not even the least {} fits: it {}", what, unfit));
   if (!unfit.empty()) found.reasons.push_back("more " + unfit);
   return found;
 }

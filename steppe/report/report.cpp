@@ -97,22 +97,27 @@ class Maker {
 
  private:
   void add_run(const fs::path& folder) {
-    const auto metrics = folder / "metrics.jsonl";
+    const auto metrics = folder / "metrics.jsonl", plan = folder / "plan.json";
     std::error_code ignored;
-    STEPPE_CHECK_VALUE(fs::exists(metrics, ignored),
-                       "[report] {} is not a run's folder: it has no metrics.jsonl", folder.string());
+    const bool has_steps = fs::exists(metrics, ignored), has_plan = fs::exists(plan, ignored);
+    STEPPE_CHECK_VALUE(has_steps || has_plan,
+                       "[report] {} is not a run's folder: it has neither metrics.jsonl nor plan.json",
+                       folder.string());
     const auto whole = fs::absolute(folder).lexically_normal();
     content_["title"] = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
-    content_["history"] = read_run_history(metrics, report_.notes);
+    if (has_steps) {
+      content_["history"] = read_run_history(metrics, report_.notes);
+    } else {
+      report_.notes.emplace_back("The run has made no step: there is its plan alone.");
+    }
     if (fs::exists(folder / "status.json", ignored)) content_["status"] = read_json(folder / "status.json");
     if (fs::exists(folder / "recipe.toml", ignored)) content_["recipe"] = read_text(folder / "recipe.toml");
-    if (!sources_.plan && fs::exists(folder / "plan.json", ignored))
-      content_["plan"] = read_plan(folder / "plan.json");
+    if (!sources_.plan && has_plan) content_["plan"] = read_plan(plan);
     for (const auto& entry : fs::directory_iterator(folder / "timeline", ignored)) {
       if (entry.path().extension() == ".json") timeline_paths_.push_back(entry.path());
     }
     std::sort(timeline_paths_.begin(), timeline_paths_.end());
-    if (timeline_paths_.empty() && sources_.timelines.empty()) {
+    if (has_steps && timeline_paths_.empty() && sources_.timelines.empty()) {
       report_.notes.emplace_back(
           "No step's allocations were recorded: with --set profiler.steps=[2] a run writes them.");
     }

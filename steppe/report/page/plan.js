@@ -34,7 +34,7 @@ function planCard() {
   return [el("section", {class: "card", id: "plan"},
     el("div", {class: "head"}, el("h2", {}, measured ? "Plan against measurement" : "The plan"),
       el("span", {class: `pill ${plan.fits ? "good" : "bad"}`}, plan.fits ? "fits" : "does not fit")),
-    el("p", {class: "sub"}, [plan.verdict, ...(plan.remarks || [])].filter(Boolean).join(". ")),
+    el("p", {class: "sub"}, [plan.verdict, ...(plan.remarks || [])].filter(Boolean).join(". ")), ...advice(plan),
     el("div", {class: "columns"},
       el("div", {}, el("h3", {}, "Peak of a device"), el("table", {}, figures.map(([label, bytes]) => el("tr", {}, el("td", {}, label),
         el("td", {style: "width:42%;vertical-align:middle"}, el("span", {class: "bar", style: `width:${100 * bytes / longest}%;background:var(--accent)`})),
@@ -44,6 +44,14 @@ function planCard() {
         rows.map(([name, planned, real]) => line(name, planned, real, swatch(colorOf(name)))),
         line("peak", plan.peak_bytes, measured ? measured.bytes : null, null)))),
     ...workTables(plan), ...termTables(plan))];
+}
+
+// The keys that `--maximize` or `--tune` found, or that would have to change.
+function advice(plan) {
+  const changes = plan.changes || [], text = plan.advice || "";
+  if (changes.length === 0 && text === "") return [];
+  return [el("h3", {}, plan.fits ? "What the search chose" : "What would have to change"), text ? el("p", {class: "sub"}, text) : null,
+    changes.length > 0 ? el("pre", {class: "changes"}, changes.join("\n")) : null].filter(Boolean);
 }
 
 // What a step of one rank does, by kind: operations, bytes to other ranks, bytes between host and device.
@@ -64,7 +72,7 @@ function workTables(plan) {
 // The budget: what persists, and the phase that needs most beside it; then how high every phase goes.
 function termTables(plan) {
   const phases = plan.phases || [], largest = phases.find(({name}) => name === plan.largest_phase);
-  const groups = [{name: "what persists", terms: plan.terms || []}, ...(largest ? [largest] : [])].filter(({terms}) => terms && terms.length > 0);
+  const groups = [{name: "what persists", terms: plan.terms || []}, ...(largest ? [largest] : []), {name: "in host memory", terms: plan.host_terms || []}].filter(({terms}) => terms && terms.length > 0);
   if (groups.length === 0) return [];
   const sum = (terms, key) => terms.reduce((total, term) => total + (term[key] || 0), 0);
   const rows = groups.flatMap(({name, terms}) => [
