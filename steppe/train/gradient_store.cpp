@@ -6,72 +6,95 @@
 #include "steppe/train/gradient_buffer.h"
 
 namespace steppe::train {
+namespace {
+
+constexpr size_t kMostLeaving = 2;
+
+}  // namespace
 
 GradientStore::GradientStore(const ops::OpContext& context, model::ModelWeights& weights,
                              optim::HostLink& link)
-    : context_(context),
-      weights_(weights),
-      link_(link),
-      taken_(weights.units().size()),
-      visited_(weights.units().size()) {}
+    : context_(context), weights_(weights), link_(link), visits_(weights.units().size()) {}
 
 GradientStore::~GradientStore() {
   link_.to_device.drain();
   link_.to_host.drain();
 }
 
-void GradientStore::begin_step(at::Tensor square_sums_U) {
-  square_sums_U_ = std::move(square_sums_U);
-  if (!on_host()) {
-    for (auto& unit : weights_.units()) kernels::fill_zero(unit.grad());
-    return;
-  }
-  // An exception may have ended the last step anywhere.
+GradientStore::StepScope::StepScope(GradientStore& store, at::Tensor square_sums_U) : store_(store) {
+  store.square_sums_U_ = std::move(square_sums_U);
+  store.visits_.assign(store.visits_.size(), {});
+  if (store.on_host()) return;
+  for (auto& unit : store.weights_.units()) kernels::fill_zero(unit.grad());
+}
+
+GradientStore::StepScope::~StepScope() {
+  if (store_.square_sums_U_.defined()) store_.abandon();
+}
+
+void GradientStore::abandon() {
   link_.to_device.drain();
   link_.to_host.drain();
-  leaving_.reset();
-  taken_.assign(taken_.size(), {});
-  visited_.assign(visited_.size(), false);
+  leaving_.clear();
+  visits_.assign(visits_.size(), {});
+  square_sums_U_.reset();
+}
+
+at::Tensor GradientStore::buffer_of(const model::WeightUnit& unit) const {
+  const memory::Scope scope(memory::Category::kGrads);
+  return context_.empty({unit.grad_numel()}, at::kFloat);
+}
+
+void GradientStore::bring_back(const model::WeightUnit& unit, Visit& visit) {
+  visit.flat = buffer_of(unit);
+  link_.to_device.wait(link_.compute.record());  // the memory was somebody else's
+  link_.to_device.wait(visit.left);
+  optim::CopyRun run(link_.to_device, LinkPurpose::kGradients);
+  run.add(visit.flat, unit.grad());
+  run.flush();
+  visit.arrived = link_.to_device.record();
+}
+
+void GradientStore::prefetch(const model::WeightUnit& unit) {
+  if (!on_host()) return;
+  auto& visit = visits_[index_of(unit)];
+  if (visit.again && !visit.flat.defined()) bring_back(unit, visit);
 }
 
 at::Tensor GradientStore::take(const model::WeightUnit& unit) {
   if (!on_host()) return unit.grad();
-  const size_t u = index_of(unit);
-  STEPPE_ASSERT(!taken_[u].defined(), "[gradient_store] {} was taken already", unit.name());
-  const memory::Scope scope(memory::Category::kGrads);
-  const auto flat = taken_[u] = context_.empty({unit.grad_numel()}, at::kFloat);
-  if (!visited_[u]) {
-    kernels::fill_zero(flat);
-    visited_[u] = true;
-    return flat;
+  auto& visit = visits_[index_of(unit)];
+  STEPPE_ASSERT(!visit.taken, "[gradient_store] {} was taken already", unit.name());
+  visit.taken = true;
+  if (!visit.again) {
+    visit.flat = buffer_of(unit);
+    kernels::fill_zero(visit.flat);
+    return visit.flat;
   }
-  link_.to_device.wait(link_.compute.record());  // the memory was somebody else's
-  link_.to_device.wait(left_);
-  optim::CopyRun run(link_.to_device, LinkPurpose::kGradients);
-  run.add(flat, unit.grad());
-  run.flush();
-  link_.compute.wait(link_.to_device.record());
-  return flat;
+  prefetch(unit);
+  link_.compute.wait(visit.arrived);
+  return visit.flat;
 }
 
 void GradientStore::give_back(model::WeightUnit& unit, bool is_last_visit) {
   if (!on_host()) return;
-  const size_t u = index_of(unit);
-  STEPPE_ASSERT(taken_[u].defined(), "[gradient_store] {} was not taken", unit.name());
-  auto flat = std::move(taken_[u]);
+  auto& visit = visits_[index_of(unit)];
+  STEPPE_ASSERT(visit.taken, "[gradient_store] {} was not taken", unit.name());
   const bool is_final = is_last_micro_batch_ && is_last_visit;
-  if (is_final) make_final(unit, flat);
-  release_leaving();
-  leaving_ = std::move(flat);
+  if (is_final) make_final(unit, visit.flat);
+  release_left(kMostLeaving - 1);
   link_.to_host.wait(link_.compute.record());
   optim::CopyRun run(link_.to_host, LinkPurpose::kGradients);
   if (is_final) {
-    run.add(unit.shard().grad, leaving_.narrow(0, unit.grad_shard_begin(), unit.shard_numel()));
+    run.add(unit.shard().grad, visit.flat.narrow(0, unit.grad_shard_begin(), unit.shard_numel()));
   } else {
-    run.add(unit.grad(), leaving_);
+    run.add(unit.grad(), visit.flat);
   }
   run.flush();
-  left_ = link_.to_host.record();
+  visit.left = link_.to_host.record();
+  leaving_.push_back({std::move(visit.flat), visit.left});
+  visit.taken = false;
+  visit.again = true;
 }
 
 void GradientStore::make_final(model::WeightUnit& unit, const at::Tensor& flat) {
@@ -81,17 +104,20 @@ void GradientStore::make_final(model::WeightUnit& unit, const at::Tensor& flat) 
                                     unit.shard().segments);
 }
 
-void GradientStore::release_leaving() {
-  link_.compute.wait(left_);
-  leaving_.reset();
+void GradientStore::release_left(size_t but) {
+  while (leaving_.size() > but) {
+    link_.compute.wait(leaving_.front().left);
+    leaving_.pop_front();
+  }
 }
 
 void GradientStore::finish() {
-  release_leaving();
+  release_left();
   for (auto& unit : weights_.units()) {
     if (!on_host()) {
       make_final(unit, unit.grad());
-    } else if (!visited_[index_of(unit)]) {
+    } else if (!visits_[index_of(unit)].again) {
+      link_.to_device.drain();  // of the last update, which may still read it
       kernels::fill_zero(unit.grad());
     }
   }

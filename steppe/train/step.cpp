@@ -53,7 +53,7 @@ StepResult Step::accumulate(std::span<const data::Microbatch> micro_batches) {
   const auto sizes = agree_on_sizes(layout_, groups_, model_.vocab_size, micro_batches);
   local_load_.assign(model_.num_hidden_layers, {});
   auto sums = make_accumulators();
-  gradients_.begin_step(sums.square_sums_U);
+  const GradientStore::StepScope gradients_of_step(gradients_, sums.square_sums_U);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     gradients_.begin_micro_batch(m + 1 == micro_batches.size());
     const auto batch = upload_batch(context_, layout_, groups_, model_, frequencies_, micro_batches[m],
@@ -168,6 +168,7 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
       const memory::Scope scope(Category::kBoundary);
       state.saved.save(layer, SavedName::kBoundary, h_nH, offload_.boundary_placement());
     }
+    if (training && layer + 1 == num_layers) gradients_.prefetch(weights_.head());
     const auto output_category = layer + 1 < num_layers ? Category::kBoundary : Category::kResidual;
     auto& layer_state = state.layers[layer];
     layer_state.keep_attention_output = training && offload_.keeps_attention_output(layer);
@@ -175,6 +176,7 @@ at::Tensor Step::forward_layers(MicrobatchState& state, at::Tensor h_nH, bool tr
     if (training) {
       save_attention_output(state, layer);
       state.saved.end_forward(layer);
+      gradients_.release_left();  // those of the micro-batch before, behind the first layer
       kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, layer, 1), h_nH);
       if (layer_state.routing) {
         auto& load = local_load_[layer];
@@ -206,6 +208,13 @@ void Step::restore_attention_output(MicrobatchState& state, int64_t layer) {
                                           state.saved.restore(layer, SavedName::kAttentionLogSumExp)};
 }
 
+// Of what goes backward next: a layer, or (below 0) the embedding.
+void Step::prefetch_gradients(int64_t layer) {
+  if (layer < 0) return gradients_.prefetch(weights_.embedding());
+  gradients_.prefetch(weights_.dense(layer));
+  if (!model_.is_dense_layer(layer)) gradients_.prefetch(weights_.experts(layer));
+}
+
 at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool training,
                       const TokenLossSink& sink) {
   begin_phase("vocabulary loss");
@@ -231,6 +240,7 @@ at::Tensor Step::head(MicrobatchState& state, const at::Tensor& h_nH, bool train
   if (!training) return {};
   grad_weight.reset();
   gradients_.give_back(weights_.head(), /*is_last_visit=*/!model_.tie_word_embeddings);
+  prefetch_gradients(model_.num_hidden_layers - 1);
   const int64_t head_slot = model_.num_hidden_layers;
   kernels::add_nonfinite_count(state.sums.nonfinite_layers.narrow(0, head_slot, 1), dx);
   GradientBuffer grads(context_, gradients_, weights_.final_norm(), *groups_.gradients);
@@ -259,6 +269,7 @@ void Step::backward_layers(MicrobatchState& state, const at::Tensor& dh_nH) {
     const auto h = state.saved.restore(layer, SavedName::kBoundary);
     restore_attention_output(state, layer);
     state.saved.prefetch(layer - 1);
+    prefetch_gradients(layer - 1);
     model::layer_backward(call(layer, state, weights), layer_gradients(layer, grads.flat()), h, dh_nH,
                           state.layers[layer]);
     if (!model_.is_dense_layer(layer)) gradients_.give_back(weights_.experts(layer));

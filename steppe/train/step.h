@@ -113,6 +113,7 @@ class Step {
   at::Tensor head(MicrobatchState& state, const at::Tensor& h_nH, bool training, const TokenLossSink& sink);
   void save_attention_output(MicrobatchState& state, int64_t layer);
   void restore_attention_output(MicrobatchState& state, int64_t layer);
+  void prefetch_gradients(int64_t layer);
   void backward_layers(MicrobatchState& state, const at::Tensor& dh_nH);
   void finish_gradients();
   void collect(const Accumulators& sums, StepResult& result);

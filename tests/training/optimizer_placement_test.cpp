@@ -188,6 +188,47 @@ TEST(OptimizerPlacement, PersistentBytesMoveToTheHost) {
   }
 }
 
+// Accumulators that are added to again are on their way back while the layer above works, and those that were
+// given back leave while the one below does: what is on the device as a layer's backward begins.
+TEST(OptimizerPlacement, HostGradientsComeBackALayerAhead) {
+  for (const auto& layout : {layout::LayoutConfig{}, {2, 2, 1, 2}}) {
+    auto run = small_run(2, layout);
+    run.model.num_hidden_layers = 4;
+    run.global_batch_size = 2 * layout.world_size / layout.ulysses_degree;  // two micro-batches
+    run.state.placement = Placement::kStream;
+    run.state.host_gradients = true;
+    on_all_ranks(run, top_k, [&](Rank& rank) {
+      const auto bytes = [](const model::WeightUnit& unit) { return 4 * unit.grad_numel(); };
+      const auto dense = [&](int64_t layer) { return bytes(rank.weights.dense(layer)); };
+      const auto experts = [&](int64_t layer) { return bytes(rank.weights.experts(layer)); };
+      const auto& ledger = memory::current_ledger();
+      const auto& brought = rank.counters.link_bytes[LinkDirection::kHostToDevice];
+      const int phases = 2 * 4 + 3;  // of a micro-batch: embedding, layers, loss, layers, embedding
+      const int layer_1_backward = 1 + 4 + 1 + 2;
+      int phase = 0;
+      std::vector<int64_t> live, arrived;
+      rank.step.on_phase([&] {
+        if (phase % phases == layer_1_backward && phase < 2 * phases) {
+          live.push_back(of(ledger.live_by_category(), Category::kGrads));
+          arrived.push_back(brought[LinkPurpose::kGradients]);
+        }
+        ++phase;
+      });
+      rank.step.accumulate(small_batch(rank.run, 0, rank.group()));
+      // Layer 2's dense unit is being summed; layer 2's experts and layer 3's dense unit leave.
+      const int64_t summed = dense(2) * (layout.world_size == 1 ? 1 : 1 + layout.world_size);
+      const int64_t both = summed + experts(2) + dense(3);
+      ASSERT_EQ(live.size(), 2u);
+      EXPECT_EQ(live[0], both);
+      EXPECT_EQ(live[1], both + dense(1) + experts(1));
+      int64_t down_to_layer_1 = bytes(rank.weights.head()) + bytes(rank.weights.final_norm());
+      for (int64_t layer = 1; layer < 4; ++layer) down_to_layer_1 += dense(layer) + experts(layer);
+      EXPECT_EQ(arrived[0], 0);
+      EXPECT_EQ(arrived[1], down_to_layer_1);
+    });
+  }
+}
+
 // State that one placement left is state that any other goes on from.
 TEST(OptimizerPlacement, StateMovesBetweenPlacements) {
   auto run = small_run(2, {});
