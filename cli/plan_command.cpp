@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/load_recipe.h"
 #include "cli/validators.h"
 #include "steppe/base/error.h"
 #include "steppe/plan/advice.h"
@@ -93,7 +94,7 @@ int plan_recipe(Options& options, recipe::Recipe& recipe) {
 
 int run_plan(Options options) {
   try {
-    auto recipe = recipe::Recipe::load(options.recipe, options.overrides);
+    auto recipe = load_recipe_of_any_length(options.recipe, options.overrides);
     return plan_recipe(options, recipe);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
