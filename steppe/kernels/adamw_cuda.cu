@@ -1,7 +1,6 @@
 // Rounding is spelled out (_rn), so that the compiler contracts nothing and the bits are the CPU's.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/adamw_backend.h"
@@ -13,7 +12,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 16;
 
 template <class Moment, class Grad, class Working>
 __global__ void adamw_kernel(AdamWUpdate args) {
@@ -40,7 +38,7 @@ __global__ void adamw_kernel(AdamWUpdate args) {
 }  // namespace
 
 void adamw(const AdamWUpdate& args, void* stream) {
-  const auto blocks = static_cast<unsigned>(std::min(kMostBlocks, (args.size + kThreads - 1) / kThreads));
+  const unsigned blocks = num_blocks(args.size, kThreads);
   with_element(args.moments_element, [&](auto moment_zero) {
     with_element(args.grad_element, [&](auto grad_zero) {
       with_element(args.working_element, [&](auto working_zero) {

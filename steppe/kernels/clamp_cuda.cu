@@ -1,6 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/clamp_backend.h"
@@ -12,11 +11,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 4096;
-
-unsigned num_blocks(int64_t size) {
-  return static_cast<unsigned>(std::min(kMostBlocks, (size + kThreads - 1) / kThreads));
-}
 
 __device__ int64_t first_index() {
   return blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -47,7 +41,7 @@ __global__ void clamp_backward_kernel(T* dx, const T* x, int64_t size, float lim
 void clamp_forward(const ClampArgs& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
-    launch(clamp_kernel<T>, num_blocks(args.size), kThreads, stream, static_cast<T*>(args.out),
+    launch(clamp_kernel<T>, num_blocks(args.size, kThreads), kThreads, stream, static_cast<T*>(args.out),
            static_cast<const T*>(args.x), args.size, args.limit);
   });
   check_launch("clamp_forward");
@@ -56,8 +50,8 @@ void clamp_forward(const ClampArgs& args, void* stream) {
 void clamp_backward(const ClampArgs& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
-    launch(clamp_backward_kernel<T>, num_blocks(args.size), kThreads, stream, static_cast<T*>(args.out),
-           static_cast<const T*>(args.x), args.size, args.limit);
+    launch(clamp_backward_kernel<T>, num_blocks(args.size, kThreads), kThreads, stream,
+           static_cast<T*>(args.out), static_cast<const T*>(args.x), args.size, args.limit);
   });
   check_launch("clamp_backward");
 }

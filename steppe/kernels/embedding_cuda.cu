@@ -1,6 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/cuda_failure.h"
@@ -59,7 +58,7 @@ __global__ void backward_kernel(EmbeddingBackward args) {
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& args, void* stream) {
-  const int blocks = static_cast<int>(std::min<int64_t>(args.rows, 1 << 20));
+  const unsigned blocks = num_blocks(args.rows);
   const auto bits = reinterpret_cast<uintptr_t>(args.out) | reinterpret_cast<uintptr_t>(args.table) |
                     static_cast<uintptr_t>(args.row_bytes | args.out_stride_bytes);
   if (bits % 16 == 0)

@@ -5,6 +5,7 @@
 
 #include "steppe/kernels/cuda_failure.h"
 #include "steppe/kernels/grouped_matmul_backend.h"
+#include "steppe/kernels/launch_cuda.cuh"
 
 namespace steppe::kernels::cuda {
 namespace {
@@ -26,8 +27,8 @@ void write_row_ends(int32_t* ends, std::span<const int32_t> values, void* stream
     const auto part = values.subspan(begin, std::min<size_t>(kEndsPerLaunch, values.size() - begin));
     RowEnds parameters;
     std::copy(part.begin(), part.end(), parameters.end);
-    write_row_ends_kernel<<<1, kEndsPerLaunch, 0, static_cast<cudaStream_t>(stream)>>>(
-        ends + begin, parameters, static_cast<int>(part.size()));
+    launch(write_row_ends_kernel, 1, kEndsPerLaunch, stream, ends + begin, parameters,
+           static_cast<int>(part.size()));
   }
   check_launch("row_groups");
 }

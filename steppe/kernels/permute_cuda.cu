@@ -12,11 +12,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 20;
-
-int num_blocks(int64_t items) {
-  return static_cast<int>(std::min(items, kMostBlocks));
-}
 
 // Host tables travel as kernel parameters (4 KiB at most), so that no device memory is taken.
 constexpr int kExpertsPerLaunch = 256;
@@ -157,7 +152,7 @@ void gather_values(const GatherValues& args, void* stream) {
 }
 
 void combine_rows(const CombineRows& args, void* stream) {
-  const int blocks = num_blocks(args.tokens);
+  const unsigned blocks = num_blocks(args.tokens);
   if (args.rows_element == Element::kFloat32)
     launch(combine_kernel<float, float>, blocks, kThreads, stream, args);
   else if (args.y_element == Element::kFloat32)

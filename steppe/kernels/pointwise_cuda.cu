@@ -13,12 +13,7 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 4096;
 constexpr int kSumThreads = 1024;
-
-unsigned num_blocks(int64_t size) {
-  return static_cast<unsigned>(std::min(kMostBlocks, (size + kThreads - 1) / kThreads));
-}
 
 __device__ int64_t first_index() {
   return blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -54,7 +49,7 @@ __global__ void add_to_kernel(To* to, const From* from, RowPairs rows) {
 template <class To, class From>
 void launch_add_to(const AddTo& args, void* stream) {
   const int64_t size = args.rows.outer * args.rows.inner * args.rows.columns;
-  launch(add_to_kernel<To, From>, num_blocks(size), kThreads, stream, static_cast<To*>(args.to),
+  launch(add_to_kernel<To, From>, num_blocks(size, kThreads), kThreads, stream, static_cast<To*>(args.to),
          static_cast<const From*>(args.from), args.rows);
 }
 
@@ -106,7 +101,7 @@ __global__ void nonfinite_kernel(unsigned long long* out, const T* x, int64_t si
 void add(void* out, const void* b, const ConstArray& a, void* stream) {
   with_element(a.element, [&](auto zero) {
     using T = decltype(zero);
-    launch(add_kernel<T>, num_blocks(a.size), kThreads, stream, static_cast<T*>(out),
+    launch(add_kernel<T>, num_blocks(a.size, kThreads), kThreads, stream, static_cast<T*>(out),
            static_cast<const T*>(a.x), static_cast<const T*>(b), a.size);
   });
   check_launch("add");
@@ -114,8 +109,8 @@ void add(void* out, const void* b, const ConstArray& a, void* stream) {
 
 void scale(void* x, Element element, int64_t size, float factor, void* stream) {
   with_element(element, [&](auto zero) {
-    launch(scale_kernel<decltype(zero)>, num_blocks(size), kThreads, stream, static_cast<decltype(zero)*>(x),
-           size, factor);
+    launch(scale_kernel<decltype(zero)>, num_blocks(size, kThreads), kThreads, stream,
+           static_cast<decltype(zero)*>(x), size, factor);
   });
   check_launch("scale");
 }
@@ -137,8 +132,8 @@ void add_parts_in_order(const AddParts& args, void* stream) {
     parts.count = static_cast<int>(std::min<size_t>(Parts::kMost, args.parts.size() - first));
     std::copy_n(args.parts.begin() + first, parts.count, parts.at);
     with_element(args.part_element, [&](auto zero) {
-      launch(add_parts_kernel<decltype(zero)>, num_blocks(args.size), kThreads, stream, args.accumulator,
-             parts, args.size);
+      launch(add_parts_kernel<decltype(zero)>, num_blocks(args.size, kThreads), kThreads, stream,
+             args.accumulator, parts, args.size);
     });
     check_launch("add_parts_in_order");
   }
@@ -155,7 +150,7 @@ void add_sum_of_squares(double* out, const ConstArray& x, void* stream) {
 
 void add_nonfinite_count(int64_t* out, const ConstArray& x, void* stream) {
   with_element(x.element, [&](auto zero) {
-    launch(nonfinite_kernel<decltype(zero)>, num_blocks(x.size), kThreads, stream,
+    launch(nonfinite_kernel<decltype(zero)>, num_blocks(x.size, kThreads), kThreads, stream,
            reinterpret_cast<unsigned long long*>(out), static_cast<const decltype(zero)*>(x.x), x.size);
   });
   check_launch("add_nonfinite_count");

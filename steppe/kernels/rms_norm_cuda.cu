@@ -1,7 +1,6 @@
 // A team of threads per row: a warp for short rows (head norms), a block for long ones.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/cluster_cuda.cuh"
@@ -14,7 +13,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 16;
 constexpr int64_t kMostWarpColumns = 1024;
 constexpr int kTileColumns = 32, kTileRows = 32;  // of a block that sums a weight gradient
 
@@ -105,20 +103,15 @@ __global__ void weight_kernel(NormBackward args) {
   if (blockIdx.y == 0 && threadIdx.y == 0 && column < args.columns) args.grad_weight[column] += total;
 }
 
-unsigned num_blocks(int64_t rows, int team) {
-  const int64_t rows_per_block = kThreads / team;
-  return static_cast<unsigned>(std::min(kMostBlocks, (rows + rows_per_block - 1) / rows_per_block));
-}
-
 }  // namespace
 
 void rms_norm_forward(const NormForward& args, void* stream) {
   with_element(args.element, [&](auto zero) {
     using T = decltype(zero);
     if (args.columns <= kMostWarpColumns) {
-      launch(forward_kernel<T, kWarp>, num_blocks(args.rows, kWarp), kThreads, stream, args);
+      launch(forward_kernel<T, kWarp>, num_blocks(args.rows, kThreads / kWarp), kThreads, stream, args);
     } else {
-      launch(forward_kernel<T, kThreads>, num_blocks(args.rows, kThreads), kThreads, stream, args);
+      launch(forward_kernel<T, kThreads>, num_blocks(args.rows), kThreads, stream, args);
     }
   });
   check_launch("rms_norm_forward");
@@ -133,9 +126,9 @@ void rms_norm_backward(const NormBackward& args, void* stream) {
                       args);
     }
     if (args.columns <= kMostWarpColumns) {
-      launch(backward_kernel<T, kWarp>, num_blocks(args.rows, kWarp), kThreads, stream, args);
+      launch(backward_kernel<T, kWarp>, num_blocks(args.rows, kThreads / kWarp), kThreads, stream, args);
     } else {
-      launch(backward_kernel<T, kThreads>, num_blocks(args.rows, kThreads), kThreads, stream, args);
+      launch(backward_kernel<T, kThreads>, num_blocks(args.rows), kThreads, stream, args);
     }
   });
   check_launch("rms_norm_backward");

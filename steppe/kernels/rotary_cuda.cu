@@ -12,11 +12,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 16;
-
-unsigned num_blocks(int64_t size) {
-  return static_cast<unsigned>(std::min(kMostBlocks, (size + kThreads - 1) / kThreads));
-}
 
 // A thread per pair.
 template <class T>
@@ -56,8 +51,8 @@ __global__ void tables_kernel(float* cos, float* sin, const int32_t* positions, 
 
 void rotary(const Rotary& args, void* stream) {
   with_element(args.element, [&](auto zero) {
-    launch(rotary_kernel<decltype(zero)>, num_blocks(args.tokens * args.heads * args.half), kThreads, stream,
-           args);
+    launch(rotary_kernel<decltype(zero)>, num_blocks(args.tokens * args.heads * args.half, kThreads),
+           kThreads, stream, args);
   });
   check_launch("rotary");
 }
@@ -66,8 +61,8 @@ void rotary_tables(const RotaryTables& args, void* stream) {
   Frequencies frequencies;
   std::copy(args.inverse_frequencies.begin(), args.inverse_frequencies.end(), frequencies.inverse);
   frequencies.count = static_cast<int64_t>(args.inverse_frequencies.size());
-  launch(tables_kernel, num_blocks(args.tokens * frequencies.count), kThreads, stream, args.cos, args.sin,
-         args.positions, frequencies, args.tokens, args.attention_factor);
+  launch(tables_kernel, num_blocks(args.tokens * frequencies.count, kThreads), kThreads, stream, args.cos,
+         args.sin, args.positions, frequencies, args.tokens, args.attention_factor);
   check_launch("rotary_tables");
 }
 

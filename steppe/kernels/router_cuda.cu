@@ -171,9 +171,8 @@ void router_backward(const RouterBackwardPointers& args, const RouterRows& rows,
 void count_routes(int64_t* counts, const int32_t* ids, int64_t experts, int64_t routes, void* stream) {
   cudaMemsetAsync(counts, 0, experts * sizeof(int64_t), static_cast<cudaStream_t>(stream));
   if (routes > 0) {
-    const int64_t blocks = (routes + 255) / 256;
-    launch(count_kernel, static_cast<int>(blocks < 1024 ? blocks : 1024), 256, stream,
-           reinterpret_cast<unsigned long long*>(counts), ids, routes);
+    launch(count_kernel, num_blocks(routes, 256), 256, stream, reinterpret_cast<unsigned long long*>(counts),
+           ids, routes);
   }
   check_launch("count_routes");
 }

@@ -1,7 +1,6 @@
 // Sums by fixed trees: over the rows in strips that a block's warps share, over a row by a block.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/cuda_failure.h"
@@ -14,11 +13,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kStrips = kThreads / kWarp;
-constexpr int64_t kMostBlocks = 1 << 16;
-
-unsigned num_blocks(int64_t rows) {
-  return static_cast<unsigned>(std::min(kMostBlocks, rows));
-}
 
 __device__ float weight_of(const RowBias& args, int64_t row) {
   return args.row_weight != nullptr ? args.row_weight[row] : 1.f;

@@ -2,7 +2,6 @@
 // fixed tree.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/cuda_failure.h"
@@ -14,11 +13,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 20;
-
-int num_blocks(int64_t rows) {
-  return static_cast<int>(std::min(rows, kMostBlocks));
-}
 
 __device__ float minus_infinity() {
   return __int_as_float(0xff800000);

@@ -1,7 +1,6 @@
 // A block per row, so that the gradient of a row's weight is summed by a fixed tree.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "steppe/kernels/cuda_failure.h"
@@ -13,11 +12,6 @@ namespace steppe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1 << 16;
-
-unsigned num_blocks(int64_t rows) {
-  return static_cast<unsigned>(std::min(kMostBlocks, rows));
-}
 
 __device__ float sigmoid(float x) {
   return 1.f / (1.f + expf(-x));
