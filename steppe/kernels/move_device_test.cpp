@@ -101,7 +101,8 @@ Routes routes_of(int64_t tokens, int64_t k, int64_t experts) {
 
 TEST_F(MoveDevice, Permute) {
   const int64_t k = 3;
-  for (const int64_t tokens : {0, 1, 700})
+  for (const auto [tokens, width] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 24}, {1, 24}, {700, 24}, {90, 23}})
     for (const auto dtype : kDtypes) {
       const int64_t routes = tokens * k;
       const auto [ids, first] = routes_of(tokens, k, 16);
@@ -109,14 +110,14 @@ TEST_F(MoveDevice, Permute) {
       expect_device_agrees({slots, origins, ids}, 0,
                            [&](const Tensors& t) { sort_routes(t[0], t[1], t[2], first); });
       sort_routes(slots, origins, ids, first);
-      const auto x = with_gaps(random({tokens, 24}, dtype)), rows = random({routes, 24}, dtype);
-      expect_device_agrees({at::zeros({routes, 24}, dtype), x, origins}, 0,
+      const auto x = with_gaps(random({tokens, width}, dtype)), rows = random({routes, width}, dtype);
+      expect_device_agrees({at::zeros({routes, width}, dtype), x, origins}, 0,
                            [&](const Tensors& t) { gather_rows_of_routes(t[0], t[1], t[2], k); });
       expect_device_agrees({at::zeros({routes}, dtype), random({routes}, dtype), origins}, 0,
                            [&](const Tensors& t) { gather_values(t[0], t[1], t[2]); });
       for (const bool add : {false, true})
         for (const auto sum : {dtype, at::kFloat})
-          expect_device_agrees({random({tokens, 24}, sum), rows, slots}, 0,
+          expect_device_agrees({random({tokens, width}, sum), rows, slots}, 0,
                                [&](const Tensors& t) { combine_rows(t[0], t[1], t[2], k, add); });
     }
 }

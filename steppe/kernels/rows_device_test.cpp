@@ -144,6 +144,9 @@ TEST_F(RowsDevice, RouterWeightsBackwardAndCounts) {
                            [&](const Tensors& t) {
                              router_backward({t[0], t[1], t[2], t[3], t[4], normalize});
                            });
+      expect_device_agrees({dweights, weights, scores, ids}, 1e-5, [&](const Tensors& t) {
+        router_backward({t[2], t[0], t[1], t[2], t[3], normalize});  // in place
+      });
     }
     expect_device_agrees({at::ones({experts}, at::kLong), ids}, 0,
                          [](const Tensors& t) { count_routes(t[0], t[1]); });

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <thread>
 #include <vector>
@@ -55,9 +54,9 @@ class Meeting {
 struct Launch {
   dim3 grid, block, cluster;
   const std::function<void()>* body;
-  std::vector<unsigned> order;  // of a block's threads
-  Meeting* blocks;              // of a cluster
-  std::vector<char*> shared;    // by the block's rank in the cluster, where its thread's variables lie
+  bool warps_descend = false, lanes_descend = false;
+  Meeting* blocks;            // of a cluster
+  std::vector<char*> shared;  // by the block's rank in the cluster, where its thread's variables lie
 };
 
 // Thread-local variables lie at one distance from this one on every thread.
@@ -77,7 +76,7 @@ class Runner {
   [[noreturn]] static void begin();
   void make_fibers(dim3 block);
   void resume(Fiber& fiber);
-  bool release_warps();
+  void run_warp(size_t warp);
   void release_block();
 
   std::vector<Fiber> fibers_;
@@ -132,19 +131,22 @@ void Runner::leave(State state, unsigned line) {
   if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
 }
 
-bool Runner::release_warps() {
-  bool any = false;
-  for (size_t first = 0; first + kWarp <= size_; first += kWarp) {
-    const auto warp = std::span(fibers_).subspan(first, kWarp);
-    if (std::ranges::any_of(warp, [](const Fiber& f) { return f.state != State::kAtWarp; })) continue;
-    for (size_t lane = 0; lane < kWarp; ++lane) {
-      expect(warp[lane].line == warp[0].line, "the lanes of a warp wait at different places");
-      values_[first / kWarp][lane] = warp[lane].given;
-      warp[lane].state = State::kReady;
+// Runs a warp as far as it gets without the others.
+void Runner::run_warp(size_t warp) {
+  const size_t first = warp * kWarp, size = std::min<size_t>(kWarp, size_ - first);
+  const auto lanes = std::span(fibers_).subspan(first, size);
+  while (true) {
+    for (size_t i = 0; i < size; ++i) {
+      Fiber& fiber = lanes[launch_->lanes_descend ? size - 1 - i : i];
+      if (fiber.state == State::kReady) resume(fiber);
     }
-    any = true;
+    if (std::ranges::any_of(lanes, [](const Fiber& f) { return f.state != State::kAtWarp; })) return;
+    for (size_t i = 0; i < size; ++i) {
+      expect(lanes[i].line == lanes[0].line, "the lanes of a warp wait at different places");
+      values_[warp][i] = lanes[i].given;
+      lanes[i].state = State::kReady;
+    }
   }
-  return any;
 }
 
 // Of those that have not returned: they all wait at one barrier.
@@ -170,29 +172,14 @@ void Runner::run_block(const Launch& launch, dim3 at, unsigned rank) {
   gridDim = launch.grid;
   cluster_rank = rank;
   cluster_size = launch.cluster.count();
+  const size_t num_warps = (size_ + kWarp - 1) / kWarp;
   while (true) {
-    for (const unsigned i : launch.order)
-      if (fibers_[i].state == State::kReady) resume(fibers_[i]);
+    for (size_t i = 0; i < num_warps; ++i) run_warp(launch.warps_descend ? num_warps - 1 - i : i);
     if (std::ranges::all_of(std::span(fibers_).first(size_),
                             [](const Fiber& f) { return f.state == State::kDone; }))
       return;
-    if (!release_warps()) release_block();
+    release_block();
   }
-}
-
-std::vector<unsigned> next_order(unsigned size) {
-  static unsigned num_launches = 0;
-  std::vector<unsigned> order(size);
-  std::iota(order.begin(), order.end(), 0u);
-  switch (num_launches++ * 2654435761u >> 16 & 3) {
-    case 1:
-      std::ranges::reverse(order);
-      break;
-    case 2:  // lanes of different warps, far from one another
-      std::ranges::stable_sort(order, {}, [](unsigned i) { return i * 2654435761u >> 20; });
-      break;
-  }
-  return order;
 }
 
 void run_clusters(Launch& launch) {
@@ -204,12 +191,11 @@ void run_clusters(Launch& launch) {
     launch.shared[rank] = &shared_base;
     const dim3 cluster = launch.cluster,
                inside(rank % cluster.x, rank / cluster.x % cluster.y, rank / cluster.x / cluster.y);
+    blocks.wait_for_all();
     for (unsigned z = 0; z < launch.grid.z; z += cluster.z)
       for (unsigned y = 0; y < launch.grid.y; y += cluster.y)
-        for (unsigned x = 0; x < launch.grid.x; x += cluster.x) {
-          blocks.wait_for_all();  // a cluster at a time
+        for (unsigned x = 0; x < launch.grid.x; x += cluster.x)
           runner.run_block(launch, dim3(x + inside.x, y + inside.y, z + inside.z), rank);
-        }
   };
   std::vector<std::jthread> threads;
   for (unsigned rank = 0; rank < size; ++rank) threads.emplace_back(run_rank, rank);
@@ -231,7 +217,9 @@ void run(dim3 grid, dim3 block, dim3 cluster, const std::function<void()>& body)
   expect(cluster.count() <= kMostClusterBlocks, "more blocks than a cluster has");
   expect(grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0,
          "a grid that its clusters do not divide");
-  Launch launch{grid, block, cluster, &body, next_order(block.count()), nullptr, {}};
+  static unsigned num_launches = 0;
+  const unsigned order = num_launches++ * 2654435761u >> 16;  // scattered, and the same in every run
+  Launch launch{grid, block, cluster, &body, (order & 1) != 0, (order & 2) != 0, nullptr, {}};
   if (cluster.count() > 1) return run_clusters(launch);
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)

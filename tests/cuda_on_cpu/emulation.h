@@ -1,8 +1,8 @@
-// Runs CUDA kernels on a CPU, so that their arithmetic, their barriers and their indices can be tested where
-// there is no GPU. Every thread of a block is a fiber; a barrier, a shuffle and a ballot switch to the next
-// one. The blocks of a grid run one after the other; those of a cluster at once, each on a thread of the CPU.
-// Launches take their threads by turns in ascending, descending and mixed order, so that a missing barrier
-// changes results.
+// Runs CUDA kernels on a CPU, so that their arithmetic, their indices and their barriers can be tested where
+// there is no GPU. Every thread of a block is a fiber. A warp runs as far as it gets before the next one
+// does, and launches take warps and lanes in ascending or descending order, so that a missing barrier changes
+// results. The blocks of a grid run one after the other; those of a cluster at once, each on a thread of its
+// own.
 //
 // Aborts, saying where, when a block can go no further: threads that wait at different barriers, or a warp
 // that a lane has left before the others exchange values.
