@@ -9,6 +9,7 @@ namespace steppe {
 namespace {
 
 void check(cudaError_t error, const char* call) {
+  if (error != cudaSuccess) cudaGetLastError();  // or the next launch would be blamed
   STEPPE_CHECK(error == cudaSuccess, "[stream] {} failed: {}", call, cudaGetErrorString(error));
 }
 
@@ -39,7 +40,11 @@ class CudaEvent final : public EventState {
   ~CudaEvent() override { cudaEventDestroy(event_); }
 
   void wait() override { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-  bool done() const noexcept override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+  bool done() const noexcept override {
+    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    cudaGetLastError();  // "not ready" counts as an error, of which the next launch would be accused
+    return false;
+  }
   cudaEvent_t get() const { return event_; }
 
  private:
