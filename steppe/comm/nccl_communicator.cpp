@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <exception>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
@@ -28,6 +29,20 @@ class NcclCommunicator final : public Communicator {
     process_group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(
         c10::make_intrusive<c10d::PrefixStore>("nccl/" + name(), store), rank(), size(), options);
   }
+
+  // Destruction alone would abort what is under way, at peers too. Where an error passes by, peers may be
+  // gone: then that is right.
+  ~NcclCommunicator() override {
+    try {
+      if (std::uncaught_exceptions() > 0)
+        process_group_->abort();
+      else
+        process_group_->shutdown();
+    } catch (const std::exception&) {  // the process group's own destructor does what is left
+    }
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   Pending exchange(std::span<const at::Tensor> sends, std::span<const at::Tensor> receives) override {
     check_exchange(*this, sends, receives, at::kCUDA);
