@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "steppe/kernels/attention_backend.h"
+#include "steppe/kernels/backend.h"
+#include "steppe/kernels/grouped_matmul_backend.h"
 
 namespace steppe::kernels {
 namespace {
@@ -31,10 +33,11 @@ Documents documents_of(const AttentionInput& input) {
     documents.longest = std::max(documents.longest, bound - documents.bounds.back());
     documents.bounds.push_back(bound);
   }
-  const at::Tensor host =
-      at::empty({static_cast<int64_t>(documents.bounds.size())}, at::TensorOptions(at::kInt));
-  std::copy(documents.bounds.begin(), documents.bounds.end(), host.mutable_data_ptr<int32_t>());
-  documents.bounds_on_device = host.to(input.q_Shd.device());
+  const std::vector<int32_t> bounds(documents.bounds.begin(), documents.bounds.end());
+  documents.bounds_on_device =
+      at::empty({static_cast<int64_t>(bounds.size())}, input.q_Shd.options().dtype(at::kInt));
+  cuda::write_row_ends(documents.bounds_on_device.mutable_data_ptr<int32_t>(), bounds,
+                       current_cuda_stream(input.q_Shd));
   return documents;
 }
 
