@@ -22,6 +22,12 @@ constexpr double kHostShare = 0.8;  // of what a node has free, for layer inputs
 constexpr int kMostChanges = 8;
 constexpr int64_t kSmallChunk = 4096;
 
+// Whole GiB, or MiB of a small budget.
+int64_t rounded_down(int64_t bytes) {
+  const int shift = bytes >= int64_t{16} << 30 ? 30 : 20;
+  return bytes >> shift << shift;
+}
+
 std::string quoted(const std::string& key, const std::string& value) {
   return fmt::format("{} = \"{}\"", key, value);
 }
@@ -134,7 +140,7 @@ class Relief {
     const int64_t on_device = plan_.rank.device.by_category[static_cast<int>(Category::kBoundary)];
     const int64_t wanted = on_device * limits_.ranks_per_node;
     const auto given = std::min(wanted, static_cast<int64_t>(kHostShare * static_cast<double>(free)));
-    const int64_t budget = (run_.offload.host_budget + given) >> 20 << 20;
+    const int64_t budget = rounded_down(run_.offload.host_budget + given);
     // What is left of a budget for a layer or two would be asked for again and again.
     if (given < wanted / 4 || budget <= run_.offload.host_budget) return {};
     Changes changes;
@@ -152,7 +158,7 @@ class Relief {
     for (const auto& term : plan_.budget.host.terms) {
       if (term.category == Category::kBoundary || term.category == Category::kSaved) held += term.expected;
     }
-    const int64_t budget = (held * limits_.ranks_per_node - shortage) >> 20 << 20;
+    const int64_t budget = rounded_down(held * limits_.ranks_per_node - shortage);
     if (budget <= 0 || budget >= offload.host_budget) return {};
     offload.activations = "sco", offload.host_budget = budget;
     return {quoted("offload.host_budget", format_bytes_exactly(budget))};

@@ -5,30 +5,69 @@
 #include <numeric>
 
 #include "steppe/base/error.h"
+#include "steppe/plan/limits.h"
 #include "steppe/train/configure.h"
 
 namespace steppe::plan {
 namespace {
 
-// The largest count ≥ 1 for which `fits` holds, 0 when not even one does. Monotone: doubles, then halves the
-// gap.
-int64_t largest_that_fits(const std::function<bool(int64_t)>& fits, int64_t most) {
-  if (!fits(1)) return 0;
-  int64_t good = 1, bad = most + 1;
-  while (good < most) {
-    const int64_t next = std::min(2 * good, most);
-    if (!fits(next)) {
-      bad = next;
-      break;
-    }
-    good = next;
-  }
+// Counts that were tried, and how full the machine was: above 1 it does not fit.
+class Bracket {
+ public:
+  explicit Bracket(int64_t most) : most_(most), bad_(most + 1) {}
+
+  int64_t largest_good() const { return good_; }
   // A 64th more or less is beyond what anybody plans by.
-  while (bad - good > std::max<int64_t>(1, good / 64)) {
-    const int64_t middle = good + (bad - good) / 2;
-    (fits(middle) ? good : bad) = middle;
+  bool is_narrow() const { return good_ == most_ || bad_ - good_ <= step(); }
+
+  void learn(int64_t count, double fullness) {
+    ++num_tried_;
+    if (fullness > 1) {
+      bad_ = count, of_bad_ = fullness;
+    } else {
+      before_ = good_, of_before_ = of_good_, good_ = count, of_good_ = fullness;
+    }
   }
-  return good;
+
+  // Memory grows about evenly with the count: a straight line through what is known soon leads to the edge.
+  int64_t next() const {
+    if (good_ == 0) return 1;
+    const bool is_open = bad_ > most_;
+    if (is_open && before_ == 0) return std::min(64 * good_, most_);
+    const bool is_slow = num_tried_ > 8 || bad_ - good_ < 2 * step();
+    const double known = is_open ? of_good_ - of_before_ : of_bad_ - of_good_;
+    const auto over = static_cast<double>(is_open ? good_ - before_ : bad_ - good_);
+    const double more = known > 0 ? over * (1 - of_good_) / known : over;
+    if (is_open) return std::clamp(good_ + static_cast<int64_t>(1.02 * more), good_ + step(), most_);
+    if (is_slow) return good_ + (bad_ - good_) / 2;
+    return std::clamp(good_ + static_cast<int64_t>(more), good_ + step(), bad_ - step());
+  }
+
+ private:
+  int64_t step() const { return std::max<int64_t>(1, good_ / 64); }
+
+  int64_t most_, before_ = 0, good_ = 0, bad_;
+  double of_before_ = 0, of_good_ = 0, of_bad_ = 0;
+  int num_tried_ = 0;
+};
+
+// The largest count ≥ 1 that fits, 0 when not even one does.
+int64_t largest_that_fits(const std::function<double(int64_t)>& fullness, int64_t most) {
+  Bracket bracket(most);
+  while (!bracket.is_narrow()) {
+    const int64_t count = bracket.next();
+    bracket.learn(count, fullness(count));
+  }
+  return bracket.largest_good();
+}
+
+double fullness_of(const recipe::RunConfig& run, const Plan& plan) {
+  const auto limits = limits_of(plan.hardware, run.hardware);
+  const auto needs = needs_of(limits, plan.rank.device.bytes, plan.host_bytes_per_node);
+  const auto share = [](int64_t of, int64_t whole) {
+    return static_cast<double>(of) / static_cast<double>(std::max<int64_t>(1, whole));
+  };
+  return std::max(share(needs.device, limits.device_memory), share(needs.node, limits.node_memory));
 }
 
 // The plan of `change(count)` for the largest count that fits: what fits last is largest.
@@ -41,13 +80,13 @@ Found search(const recipe::RunConfig& run, const PlanOptions& options, int64_t m
         auto changed = run;
         change(changed, candidate);
         auto plan = make_plan(changed, options);
-        const bool fits = plan.fits;
-        if (fits) {
+        const double fullness = fullness_of(changed, plan);
+        if (plan.fits) {
           found.run = std::move(changed), found.plan = std::move(plan);
         } else {
           unfit = plan.verdict;
         }
-        return fits;
+        return fullness;
       },
       most);
   if (count == 0) throw DoesNotFit(fmt::format("[plan] not even the least {} fits: it {}", what, unfit));
