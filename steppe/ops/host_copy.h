@@ -19,7 +19,8 @@ at::Tensor upload(const OpContext& context, std::span<const T> values) {
   if (out.is_cpu() && count > 0) {
     std::memcpy(out.data_ptr(), values.data(), values.size_bytes());
   } else if (out.is_cuda()) {
-    out.copy_(at::from_blob(const_cast<T*>(values.data()), {count}, type));
+    // From pageable memory this returns when `values` has been read; blocking, it would empty the stream.
+    out.copy_(at::from_blob(const_cast<T*>(values.data()), {count}, type), /*non_blocking=*/true);
   }
   if (context.counters) {
     auto& bytes = context.counters->link_bytes[LinkDirection::kHostToDevice];

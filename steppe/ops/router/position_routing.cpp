@@ -30,7 +30,8 @@ class PositionRouting final : public RoutingSource {
     if (n > 0 && ids_Nk.is_cpu()) {
       std::memcpy(ids_Nk.data_ptr(), ids_.data(), ids_.size() * sizeof(int32_t));
     } else if (n > 0 && ids_Nk.is_cuda()) {
-      ids_Nk.copy_(at::from_blob(ids_.data(), {n, k}, at::kInt));
+      // Read when this returns; blocking, it would empty the stream.
+      ids_Nk.copy_(at::from_blob(ids_.data(), {n, k}, at::kInt), /*non_blocking=*/true);
     }
     return counted(tokens.split, n);
   }

@@ -118,7 +118,8 @@ std::vector<int64_t> GivenRouting::choose(const RoutedTokens& tokens, const at::
   if (ids_Nk.is_cpu() && n > 0) {
     std::memcpy(ids_Nk.data_ptr(), ids.data(), ids.size() * sizeof(int32_t));
   } else if (ids_Nk.is_cuda()) {
-    ids_Nk.copy_(at::from_blob(ids.data(), {n, k}, at::kInt));
+    // Read when this returns; blocking, it would empty the stream.
+    ids_Nk.copy_(at::from_blob(ids.data(), {n, k}, at::kInt), /*non_blocking=*/true);
   }
   return counted(ids, k, config_.num_experts, tokens.split);
 }
