@@ -26,3 +26,5 @@ target_link_options(torch::cpu INTERFACE "LINKER:--allow-shlib-undefined")
 add_library(torch::cuda INTERFACE IMPORTED)
 target_link_libraries(torch::cuda INTERFACE torch::cpu
   ${STEPPE_TORCH_DIR}/lib/libtorch_cuda.so ${STEPPE_TORCH_DIR}/lib/libc10_cuda.so)
+# Some linkers drop libraries that nobody names a symbol of, but ATen has its CUDA kernels only once this one is loaded.
+target_link_options(torch::cuda INTERFACE "LINKER:--no-as-needed")
