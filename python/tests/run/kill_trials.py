@@ -128,7 +128,7 @@ class Trials:
             "inside a save": sum(bool(trial["left"]) for trial in self.record),
             "one rank": sum(trial["killed"] == "one rank" for trial in self.record),
             "all ranks": sum(trial["killed"] == "all ranks" for trial in self.record),
-            "before any checkpoint": sum(trial["went_on_from"] is None for trial in self.record),
+            "before it went on": sum(trial["went_on_from"] is None for trial in self.record),
         }
 
     def _kill(self, job: Job, inside_a_save: bool) -> str:
@@ -142,7 +142,7 @@ class Trials:
                 assert job.process.poll() is None, job.output
                 assert time.monotonic() < deadline, job.output
                 time.sleep(0.005)
-            time.sleep(self.random.uniform(0, 0.3))
+            time.sleep(self.random.uniform(0, 1))
         if inside_a_save:
             partial = (self.folder / "checkpoints").glob
             while not any(partial("step_*.partial")) and job.process.poll() is None:
@@ -187,6 +187,7 @@ def run(trials: Trials, count: int, inside: int, progress=lambda trial: None) ->
         wanted = trials.counts["inside a save"] < inside and trials.random.random() < 0.8
         trials.trial(wanted)
         progress(trials.record[-1])
+    trials.newest()  # what the last kill left is whole, too
     return trials.counts
 
 
