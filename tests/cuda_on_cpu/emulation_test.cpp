@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <numeric>
+#include <vector>
 
 #include "steppe/kernels/device_test.h"
+#include "steppe/kernels/grouped_matmul_backend.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/rms_norm.h"
 
@@ -49,6 +52,16 @@ TEST(CudaOnCpuDeathTest, KernelsThatWouldHangAbort) {
                "lanes that have returned");
   EXPECT_DEATH(run_block([] { exchange_in_warp(0, threadIdx.x % 2); }), "different places");
   EXPECT_DEATH(run(0, 64, {}, [] {}), "empty grid");
+}
+
+// The grouped product itself is the library's: its row ends are all that a kernel of ours writes.
+TEST(CudaOnCpu, RowEndsOfMoreGroupsThanOneLaunchCarries) {
+  std::vector<int32_t> ends(600), written(601, -1);
+  std::iota(ends.begin(), ends.end(), 7);
+  steppe::kernels::cuda::write_row_ends(written.data(), ends, nullptr);
+  EXPECT_EQ(written.back(), -1);
+  written.pop_back();
+  EXPECT_EQ(written, ends);
 }
 
 // Before Hopper, kernels go without clusters.
