@@ -18,6 +18,7 @@
 #include "steppe/kernels/pointwise.h"
 #include "steppe/memory/scope.h"
 #include "steppe/ops/moe_dispatch/packed_rows.h"
+#include "steppe/ops/moe_dispatch/pipelined.h"
 
 namespace steppe::cli {
 namespace {
@@ -36,7 +37,7 @@ ops::DispatchOptions options_of(const std::string& kind, const DispatchBenchOpti
                                           .token_budget = o.dispatch.token_budget,
                                           .max_chunks = o.dispatch.max_chunks},
                                          o.tokens);
-    options.tile_rows = std::max<int64_t>(1, (o.top_k * split.tokens(0, o.tokens) + 7) / 8);
+    options.tile_rows = ops::default_tile_rows(o.top_k * split.tokens(0, o.tokens));
   }
   return options;
 }

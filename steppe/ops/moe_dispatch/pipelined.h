@@ -36,5 +36,7 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
 int64_t slot_rows(const DispatchPlan& plan, int64_t rank);
 // Rows of an expert tile, given the option.
 int64_t tile_rows_of(const DispatchPlan& plan, int64_t tile_rows);
+// T, where the option says nothing, of chunks of k·c_eff rows.
+int64_t default_tile_rows(int64_t chunk_rows);
 
 }  // namespace steppe::ops
