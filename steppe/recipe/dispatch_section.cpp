@@ -4,7 +4,7 @@ namespace steppe::recipe {
 
 DispatchSection read_dispatch_section(Recipe& recipe) {
   DispatchSection dispatch;
-  dispatch.kind = recipe.choice("dispatch.kind", {{"pipelined_llep", "llep", "ep"}, {"auto"}});
+  dispatch.kind = recipe.choice("dispatch.kind", {{"pipelined_llep", "llep", "ep"}, {}});
   dispatch.token_budget = recipe.integer_or("dispatch.token_budget", "auto").value_or(dispatch.token_budget);
   recipe.check(dispatch.token_budget >= 1, "dispatch.token_budget", "must be at least 1, or \"auto\"");
   recipe.record("dispatch.token_budget", dispatch.token_budget);

@@ -48,7 +48,6 @@ TEST(DispatchSection, DefaultsAreThoseOfTheStruct) {
 TEST(DispatchSection, BadValuesNameTheKey) {
   const std::pair<const char*, const char*> bad[] = {
       {"kind = \"all\"", "\"pipelined_llep\", \"llep\", \"ep\""},
-      {"kind = \"auto\"", "does not exist in this version"},
       {"token_budget = 0", "at least 1"},
       {"max_chunks = 0", "at least 1"},
       {"membership = \"random\"", "\"strided\", \"contiguous\""},

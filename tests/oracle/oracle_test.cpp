@@ -88,6 +88,7 @@ std::vector<data::Microbatch> read_batches(const checkpoint::SafetensorsFile& fi
 train::StepConfig step_config(train::Recompute recompute) {
   train::StepConfig config;
   config.recompute = recompute;
+  config.dispatch.kind = ops::DispatchKind::kPipelinedLlep;  // a recipe's default
   config.adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
   config.max_grad_norm = 1.0;
   return config;
