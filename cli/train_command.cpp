@@ -28,6 +28,7 @@
 #include "cli/validators.h"
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
+#include "steppe/recipe/places.h"
 #include "steppe/recipe/run_config.h"
 #include "steppe/train/resume.h"
 #include "steppe/train/trainer.h"
@@ -177,10 +178,14 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
     }
     watchdog.stop();
     return 0;
-  } catch (const std::exception& error) {
+  } catch (const ValueError& error) {
     while (leaving) ::pause();  // another thread ends the process; ranks that have left are no failure
+    record.fail(watchdog.fail(ValueError(recipe::with_places(loaded.recipe, error.what()))));
+    return kBadInput;
+  } catch (const std::exception& error) {
+    while (leaving) ::pause();
     record.fail(watchdog.fail(error));
-    return dynamic_cast<const ValueError*>(&error) != nullptr ? kBadInput : 1;
+    return 1;
   }
 }
 

@@ -95,6 +95,18 @@ TEST_F(ReportTest, ThePageFetchesNothing) {
   }
 }
 
+// A run that was refused, or has not made its first step.
+TEST_F(ReportTest, ARunWithItsPlanAlone) {
+  std::filesystem::create_directory(folder_ / "refused");
+  write("refused/plan.json", kPlan);
+  write("refused/status.json", R"({"state":"failed","reason":"does not fit","step":0})");
+  const auto json = content("refused");
+  EXPECT_EQ(json["plan"]["peak_bytes"], 20);
+  EXPECT_EQ(json["status"]["reason"], "does not fit");
+  EXPECT_FALSE(json.contains("history"));
+  EXPECT_NE(report("refused").notes.at(0).find("no step"), std::string::npos);
+}
+
 TEST_F(ReportTest, APlanAndATimelineMakeReportsToo) {
   write("small.json", kPlan);
   EXPECT_EQ(content("small.json")["plan"]["fits"], true);

@@ -48,7 +48,10 @@ def test_unknown_key_names_its_line(start, recipe, tmp_path):
     [
         (
             ["parallelism.expert_parallel_degree=3"],
-            ["parallelism.expert_parallel_degree must", "divide the number of ranks W=2", "got 3"],
+            [
+                "parallelism.expert_parallel_degree must",
+                "divide the number of ranks W=2, got 3 (parallelism.expert_parallel_degree: --set)",
+            ],
         ),
         (
             ["parallelism.ulysses_degree=2", "model.num_attention_heads=3", "model.num_key_value_heads=1"],

@@ -122,6 +122,42 @@ def test_the_planned_peak_stands_beside_the_measured_one(browser, report, folder
     assert 'class="planned"' in dom
 
 
+def test_a_runs_own_plan_is_held_against_it(browser, report, program, recipe, start, tmp_path):
+    """Though the recipe is elsewhere by then."""
+    moved = tmp_path / "moved.toml"
+    moved.write_text(recipe.read_text())
+    job = start("--ranks", 2, recipe=moved, sets=["optimizer.placement=stream", "training.steps=2"])
+    assert job.wait() == 0, job.output
+    moved.unlink()
+    report(job.folder)
+    dom, complaints = _dom(browser, job.folder / "report.html", tmp_path / "profile")
+    assert complaints == []
+    kept = json.loads((job.folder / "plan.json").read_text())
+    assert "Plan against measurement" in dom
+    for term in (*kept["terms"], *kept["host_terms"]):
+        assert f"<td>{term['name']}</td>" in dom
+    assert "in host memory" in dom
+    assert "optimizer, to the device" in dom
+
+
+def test_a_run_that_was_refused_shows_what_would_have_to_change(browser, report, start, tmp_path):
+    sets = ["activation_checkpoint.mode=none", "training.steps=1"]
+    fits = start(sets=sets)
+    assert fits.wait() == 0, fits.output
+    peak = json.loads((fits.folder / "plan.json").read_text())["peak_bytes"]
+    job = start(sets=[*sets, f"hardware.device_memory={peak - 1}"])
+    assert job.wait() == 2, job.output
+    kept = json.loads((job.folder / "plan.json").read_text())
+    assert kept["changes"]
+    report(job.folder)
+    dom, complaints = _dom(browser, job.folder / "report.html", tmp_path / "profile")
+    assert complaints == []
+    assert "does not fit" in dom
+    assert "What would have to change" in dom
+    for change in kept["changes"]:
+        assert change in dom
+
+
 @pytest.mark.parametrize("ground", [[], ["--dark", "--only-changes"]])
 def test_the_picture_is_a_png_of_the_chart(browser, report, folder, tmp_path, ground):
     picture = tmp_path / "memory.png"

@@ -16,11 +16,18 @@ function bytesText(bytes) {
   return `${bytes < 0 ? "−" : ""}${value.toFixed(digits)} ${units[unit]}`;
 }
 
+function threeDigits(value) {
+  return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
+}
+
 function numberText(value) {
   if (value === null || value === undefined || !isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1e9) return `${(value / 1e9).toPrecision(3)} G`;
-  if (size >= 1e6) return `${(value / 1e6).toPrecision(3)} M`;
+  if (size < 1e21) {
+    for (const [unit, letter] of [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]]) {
+      if (size >= unit) return `${threeDigits(value / unit)} ${letter}`;
+    }
+  }
   if (size >= 1e4) return `${(value / 1e3).toPrecision(3)} k`;
   if (size >= 100 || Number.isInteger(value)) return value.toLocaleString("en", {maximumFractionDigits: 0});
   return size !== 0 && size < 1e-2 ? value.toExponential(2) : value.toPrecision(4);

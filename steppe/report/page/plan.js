@@ -34,7 +34,7 @@ function planCard() {
   return [el("section", {class: "card", id: "plan"},
     el("div", {class: "head"}, el("h2", {}, measured ? "Plan against measurement" : "The plan"),
       el("span", {class: `pill ${plan.fits ? "good" : "bad"}`}, plan.fits ? "fits" : "does not fit")),
-    el("p", {class: "sub"}, [plan.verdict, ...(plan.remarks || [])].filter(Boolean).join(". ")), ...advice(plan),
+    el("p", {class: "sub"}, [plan.verdict, plan.kept, ...(plan.remarks || [])].filter(Boolean).join("; ")), ...advice(plan),
     el("div", {class: "columns"},
       el("div", {}, el("h3", {}, "Peak of a device"), el("table", {}, figures.map(([label, bytes]) => el("tr", {}, el("td", {}, label),
         el("td", {style: "width:42%;vertical-align:middle"}, el("span", {class: "bar", style: `width:${100 * bytes / longest}%;background:var(--accent)`})),
@@ -56,15 +56,16 @@ function advice(plan) {
 
 // What a step of one rank does, by kind: operations, bytes to other ranks, bytes between host and device.
 function workTables(plan) {
-  const tables = [["flops", "Floating-point operations", numberText], ["wire_bytes", "Bytes to other ranks", bytesText], ["link_bytes", "Bytes between host and device", bytesText]]
+  const tables = [["flops", "Floating-point operations", numberText], ["wire_bytes", "Bytes to other ranks", bytesText], ["link_bytes", "Bytes over the host link", bytesText]]
     .map(([key, title, text]) => [title, text, Object.entries(plan[key] || {}).filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1])])
     .filter(([, , rows]) => rows.length > 0);
   if (tables.length === 0) return [];
   const seconds = plan.step_seconds > 0 ? `, about ${numberText(plan.step_seconds)} s by the plan's time model` : "";
   return [el("h3", {style: "margin-top:22px"}, `The work of a step, one rank${seconds}`), el("div", {class: "multiples"}, tables.map(([title, text, rows]) => {
     const whole = rows.reduce((sum, [, value]) => sum + value, 0);
-    return el("table", {}, el("tr", {}, el("th", {}, title), el("th"), el("th")),
-      rows.map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, text(value)), el("td", {}, shareText(value, whole)))),
+    return el("table", {}, el("tr", {}, el("th", {style: "white-space:nowrap"}, title), el("th"), el("th")),
+      rows.map(([name, value]) => el("tr", {}, el("td", {}, name.replace("_h2d", ", to the device").replace("_d2h", ", to the host")), el("td", {}, text(value)),
+        el("td", {}, shareText(value, whole)))),
       el("tr", {class: "sum"}, el("td", {}, "together"), el("td", {}, text(whole)), el("td")));
   }))];
 }
