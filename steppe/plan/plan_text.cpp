@@ -29,6 +29,16 @@ std::string terms_text(const Phase& phase) {
   return text;
 }
 
+// With the copy of the asynchronous writer, which the dry run of a step does not meet.
+Phase host_of(const Budget& budget) {
+  auto host = budget.host;
+  if (const int64_t bytes = budget.checkpoint_snapshot; bytes > 0) {
+    host.terms.push_back(
+        {"checkpoint's copy", "checkpoint.host_budget", memory::Category::kStaging, bytes, bytes});
+  }
+  return host;
+}
+
 std::string contributors(const memory::Peak& peak) {
   std::vector<int> order(memory::kNumCategories);
   std::iota(order.begin(), order.end(), 0);
@@ -107,7 +117,7 @@ std::string plan_text(const recipe::RunConfig& run, const Plan& plan, const std:
   text += fmt::format("  {:>10}  context, libraries, communicators\n", format_bytes(plan.reserved_bytes));
   text += fmt::format("host memory per node: {} of {}\n", format_bytes(plan.host_bytes_per_node),
                       format_bytes(plan.hardware.host_memory)) +
-          terms_text(plan.budget.host);
+          terms_text(host_of(plan.budget));
   text += fmt::format("\nbudget: {} expected, {} guaranteed whatever the router does\npersistent {}\n{}",
                       format_bytes(plan.budget.expected()), format_bytes(plan.budget.guaranteed()),
                       format_bytes(plan.budget.persistent.expected()), terms_text(plan.budget.persistent));
@@ -141,7 +151,7 @@ std::string plan_json(const recipe::RunConfig& run, const Plan& plan, const std:
   json["persistent_by_category"] = by_category_json(plan.rank.persistent);
   json["own_peak_by_category"] = by_category_json(plan.rank.own_peak);
   json["terms"] = phase_json(plan.budget.persistent)["terms"];
-  json["host_terms"] = phase_json(plan.budget.host)["terms"];
+  json["host_terms"] = phase_json(host_of(plan.budget))["terms"];
   json["largest_phase"] = plan.budget.largest().name;
   for (const auto& phase : plan.budget.phases) json["phases"].push_back(phase_json(phase));
   json["layout"] = {{"world_size", plan.layout.world_size},

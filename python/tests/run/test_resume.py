@@ -273,6 +273,8 @@ def test_the_copy_for_the_writer_keeps_to_its_budget(program, recipe, start, bud
         assert waits not in job.output
         assert len(booked) == 1
         assert booked[0] <= planned["host_bytes"] / 2 <= 1.02 * booked[0]
+        terms = {term["name"]: term["expected_bytes"] for term in planned["host_terms"]}
+        assert 2 * terms["checkpoint's copy"] == planned["host_bytes"]
     assert inspect(program, job.folder).returncode == 0
 
 
