@@ -1,4 +1,4 @@
-"""The largest context and batch of the paper's three models, planned: all on, each operator off, all off.
+"""The largest context and batch of the paper's three models, planned, and what limits them.
 
     python benchmarks/plan_paper_models.py [--steppe build/steppe] [--models 120b 241b 667b]
 
@@ -9,150 +9,135 @@ models and variants that are not asked for keep their rows.
 import argparse
 import json
 import subprocess
-import textwrap
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from plan_paper_text import text
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "plan_paper_models"
 GPUS = {"120b": 16, "241b": 32, "667b": 64}
-# What the paper reports of its tuned FSDP2 baseline: tokens of context, and of a global batch.
-PAPER_BASELINE = {"120b": 131072, "241b": 32768, "667b": 65536}
-PAPER_BATCH = {"120b": 1.5e6, "241b": 1.8e6, "667b": 3e6}
-
-NO_DISPATCH = ["dispatch.kind=ep"]
-NO_VOCAB = ["loss.kind=vocab_parallel", "loss.tile_tokens=auto"]
-NO_OFFLOAD = ["offload.activations=none", "offload.host_budget=0"]
-CPU_ADAMW = ["optimizer.placement=cpu"]
-VARIANTS = {
-    "everything on": [],
-    "dispatch off (ep)": NO_DISPATCH,
-    "vocabulary off (vocab_parallel)": NO_VOCAB,
-    "SCO off": NO_OFFLOAD,
-    "stream off (cpu AdamW)": CPU_ADAMW,
-    "all off": NO_DISPATCH + NO_VOCAB + NO_OFFLOAD + CPU_ADAMW,
-}
+DEGREE = 16  # ranks that share a sequence, as in the paper's longest runs
 # The batch is counted at the baseline's own kind of length: sequences that one rank holds whole.
 BATCH_LENGTH = 8192
-ABOUT = """`python benchmarks/plan_paper_models.py` at {commit}. Each figure is the largest for which the
-dry run of the fullest rank fits 141 GB less 2 GiB for what no tensor has (steps of one 64th). Context:
-tokens of one sequence over 16 ranks, one micro-batch, `E_p = W`, `P = 8`, `c = 8,192`, 400 GiB of host
-memory a node for layer inputs. Batch: tokens of one forward and backward, in sequences of {length:,} that a
-rank holds whole. *All off* is no strawman: plain EP, the vocabulary-parallel loss, layer inputs on the
-device and AdamW on the host, in the same lean program, under the same Ulysses attention, ZeRO-3,
-recomputation and feed-forward tiles; hence the smaller distance than to the baseline of the paper (FSDP2),
-which stops where the last line of each table says."""
 
 
-def plan(steppe: Path, model: str, overrides: list[str], maximize: str | None) -> dict:
+@dataclass
+class Variant:
+    overrides: list[str] = field(default_factory=list)
+    degree: int | None = DEGREE  # None: all ranks
+    batch: bool = False
+
+
+NO_DISPATCH = ["dispatch.kind=ep"]
+NO_VOCAB = ["loss.kind=vocab_parallel"]
+NO_OFFLOAD = ["offload.activations=none", "offload.host_budget=0"]
+CPU_ADAMW = ["optimizer.placement=cpu"]
+ALL_OFF = NO_DISPATCH + NO_VOCAB + NO_OFFLOAD + CPU_ADAMW
+NOTHING_RECOMPUTED = ["activation_checkpoint.mode=none"]
+FULL_LOGITS = ["loss.kind=full"]
+VARIANTS = {
+    "everything on": Variant(batch=True),
+    "dispatch off (`ep`)": Variant(NO_DISPATCH, batch=True),
+    "vocabulary off (`vocab_parallel`)": Variant(NO_VOCAB, batch=True),
+    "SCO off": Variant(NO_OFFLOAD, batch=True),
+    "stream off (`cpu` AdamW)": Variant(CPU_ADAMW, batch=True),
+    "all off": Variant(ALL_OFF, batch=True),
+    "all off, a rank holds its sequence whole (`D` = 1)": Variant(ALL_OFF, degree=1),
+    "all off, nothing recomputed": Variant(ALL_OFF + NOTHING_RECOMPUTED),
+    "all off, whole logits (`full`)": Variant(ALL_OFF + FULL_LOGITS),
+    "all off, all three of these": Variant(
+        ALL_OFF + NOTHING_RECOMPUTED + FULL_LOGITS, degree=1
+    ),
+    "everything on, as many chunks as `c` asks for": Variant(
+        ["dispatch.max_chunks=64"]
+    ),
+    "everything on, gradients on the host too": Variant(["optimizer.gradients=host"]),
+    "everything on, `D` = `W`": Variant(degree=None),
+}
+
+
+def plan(steppe: Path, model: str, overrides: list[str], maximize: str) -> dict:
+    recipe = ROOT / "recipes" / f"paper_{model}_1m.toml"
     command = [
         steppe,
         "plan",
-        ROOT / "recipes" / f"paper_{model}_1m.toml",
+        recipe,
         "--world-size",
-        str(GPUS[model]),
+        GPUS[model],
         "--json",
+        "--maximize",
+        maximize,
     ]
     for override in overrides:
         command += ["--set", override]
-    if maximize:
-        command += ["--maximize", maximize]
-    done = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
-    if done.returncode == 2:
-        return {"fits": False, "verdict": done.stderr.strip().removeprefix("error: ")}
+    done = subprocess.run(
+        [str(part) for part in command], check=False, capture_output=True, text=True
+    )
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{command} ended with status {done.returncode}: {done.stderr}")
+        raise RuntimeError(
+            f"{command} ended with status {done.returncode}: {done.stderr}"
+        )
     return json.loads(done.stdout)
 
 
-def largest(steppe: Path, model: str, overrides: list[str]) -> dict:
-    """The longest context over Ulysses degrees, and the largest batch of sequences a rank holds whole."""
-    context = {"fits": False, "seq_length": 0}
-    for degree in (16, 8, 4, 2):
-        # With fewer ranks to a sequence there are more sequences, not longer ones.
-        found = plan(
-            steppe,
-            model,
-            [*overrides, f"parallelism.ulysses_degree={degree}"],
-            "context",
+def largest(steppe: Path, model: str, variant: Variant) -> dict:
+    """The longest context, and the largest batch of sequences that a rank holds whole."""
+    degree = variant.degree or GPUS[model]
+    found = plan(
+        steppe,
+        model,
+        [*variant.overrides, f"parallelism.ulysses_degree={degree}"],
+        "context",
+    )
+    row = {"context": 0, "limit": found["verdict"]}
+    if found["fits"]:
+        row = {
+            "context": found["seq_length"],
+            "tokens_per_rank": found["tokens_per_rank"],
+            "peak_bytes": found["peak_bytes"],
+            "persistent_bytes": sum(found["persistent_by_category"].values()),
+            "by_category": found["by_category"],
+            "persistent_by_category": found["persistent_by_category"],
+            "limit": found["instant"],
+        }
+    if variant.batch:
+        alone = ["parallelism.ulysses_degree=1", f"training.seq_length={BATCH_LENGTH}"]
+        batch = plan(steppe, model, [*variant.overrides, *alone], "batch")
+        row["batch_tokens"] = (
+            batch["tokens_per_rank"] * GPUS[model] if batch["fits"] else 0
         )
-        if found["fits"] and found["seq_length"] > context["seq_length"]:
-            context = {**found, "ulysses_degree": degree}
-        if context["fits"]:
-            break
-    alone = ["parallelism.ulysses_degree=1", f"training.seq_length={BATCH_LENGTH}"]
-    batch = plan(steppe, model, [*overrides, *alone], "batch")
-    tokens = batch["tokens_per_rank"] * GPUS[model] if batch["fits"] else 0
-    limit = context.get("largest_phase", context.get("verdict", ""))
-    return {
-        "context": context["seq_length"],
-        "ulysses_degree": context.get("ulysses_degree"),
-        "limit": limit,
-        "by_category": context.get("by_category"),
-        "batch_tokens": tokens,
-    }
-
-
-def thousands(tokens: int) -> str:
-    return f"{tokens / 1024:,.0f}K" if tokens else "–"
-
-
-def table(rows: dict, commit: str) -> str:
-    lines = [
-        "# The paper's models on 141 GB devices, planned",
-        "",
-        textwrap.fill(ABOUT.format(commit=commit, length=BATCH_LENGTH), 118),
-        "",
-    ]
-    for model, variants in rows.items():
-        if not variants:
-            continue
-        base = variants.get("all off", {}).get("context")
-        lines += [
-            f"## {model.upper()}, {GPUS[model]} GPUs",
-            "",
-            "| | context | against all off | batch, tokens | the peak is in |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for name, row in variants.items():
-            ratio = f"{row['context'] / base:.1f}×" if base and row["context"] else "–"
-            reach = f"{thousands(row['context'])} | {ratio} | {thousands(row['batch_tokens'])}"
-            lines.append(f"| {name} | {reach} | {row['limit']} |")
-        lines += [
-            "",
-            f"The paper's baseline stops at {thousands(PAPER_BASELINE[model])}; "
-            + f"with everything on it reports a batch of {PAPER_BATCH[model] / 1e6:.1f}M tokens.",
-            "",
-        ]
-    return "\n".join(lines)
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steppe", type=Path, default=ROOT / "build" / "steppe")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument(
+        "--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS)
+    )
     parser.add_argument("--models", nargs="+", default=list(GPUS), choices=list(GPUS))
     arguments = parser.parse_args()
+    head = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        check=True,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+        head, check=True, cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     kept = RESULTS.with_suffix(".json")
-    rows = json.loads(kept.read_text()) if kept.exists() else {model: {} for model in GPUS}
+    rows = json.loads(kept.read_text()) if kept.exists() else {}
     for model in arguments.models:
         for name in arguments.variants:
-            rows[model][name] = largest(arguments.steppe, model, VARIANTS[name])
-            kept.write_text(json.dumps(rows, indent=2) + "\n")
-            RESULTS.with_suffix(".md").write_text(table(rows, commit.stdout.strip()))
-            print(
-                model,
-                name,
-                rows[model][name]["context"],
-                rows[model][name]["batch_tokens"],
-                flush=True,
+            rows.setdefault(model, {})[name] = largest(
+                arguments.steppe, model, VARIANTS[name]
             )
+            ordered = {
+                m: {n: rows[m][n] for n in VARIANTS if n in rows[m]}
+                for m in GPUS
+                if m in rows
+            }
+            kept.write_text(json.dumps(ordered, indent=2) + "\n")
+            RESULTS.with_suffix(".md").write_text(text(ordered, GPUS, commit))
+            row = rows[model][name]
+            print(model, name, row["context"], row.get("batch_tokens", ""), flush=True)
 
 
 if __name__ == "__main__":
