@@ -54,7 +54,10 @@ int64_t writers_budget(const recipe::RunConfig& run, const Budget& budget, const
 }  // namespace
 
 Budget make_budget(const recipe::RunConfig& run, int rank, const DryRunOptions& options) {
-  const auto s = sizes_of(run, rank, options);
+  return budget_of(run, sizes_of(run, rank, options), options);
+}
+
+Budget budget_of(const recipe::RunConfig& run, const Sizes& s, const DryRunOptions& options) {
   Budget budget;
   budget.persistent.name = "persistent";
   Terms persistent(budget.persistent.terms);

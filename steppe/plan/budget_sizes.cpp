@@ -75,7 +75,8 @@ RoutedRows rows_at_most(const Sizes& s) {
 
 }  // namespace
 
-Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options) {
+Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options,
+               const Sizes* routed_alike) {
   Sizes s{train::RankShape(run, rank, options.world_size), train::step_config(run)};
   const auto& m = s.shape.model;
   const auto& layout = s.shape.layout;
@@ -104,7 +105,9 @@ Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& opti
                            : std::max<int64_t>(1, dispatch.tile_bytes / (3 * s.I * s.b));
   bool any_experts = false;
   for (int64_t layer = 0; layer < s.L; ++layer) any_experts = any_experts || !m.is_dense_layer(layer);
-  if (any_experts) {
+  if (routed_alike) {
+    s.expected = routed_alike->expected, s.guaranteed = routed_alike->guaranteed;
+  } else if (any_experts) {
     s.expected = rows_by_profile(run, s, rank);
     s.guaranteed = rows_at_most(s);
   }

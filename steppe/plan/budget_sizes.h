@@ -53,7 +53,11 @@ struct Sizes {
   bool keeps_output(int64_t layer) const { return output_of(layer) != offload::OutputPlacement::kRecompute; }
 };
 
-Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options);
+// `routed_alike`: sizes of a run whose layers route the same, whose rows need not be counted again.
+Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options,
+               const Sizes* routed_alike = nullptr);
+
+Budget budget_of(const recipe::RunConfig& run, const Sizes& sizes, const DryRunOptions& options);
 
 // Padded elements of a layer's dense unit, of its experts on this rank, of a vocabulary shard.
 int64_t dense_unit(const Sizes& s, int64_t layer);

@@ -1,6 +1,7 @@
 #include "steppe/plan/dry_run.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
 #include <exception>
@@ -91,6 +92,7 @@ DryRun run_rank(const recipe::RunConfig& run, const DryRunOptions& options, cons
                 comm::Groups groups, bool alone) {
   auto& ledger = memory::current_ledger();
   at::set_num_threads(options.num_threads);
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;  // there is none in the step: quicker dispatch
   const kernels::MetaStandsFor device(options.as_cuda ? at::kCUDA : at::kCPU);
   const auto batch = batch_of(run, options, shape, alone);
   train::Assembly rank(run, shape, at::kMeta, std::move(groups),

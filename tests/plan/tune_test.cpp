@@ -1,0 +1,221 @@
+// `--tune` on models of a few hundred million parameters.
+#include <gtest/gtest.h>
+
+#include "steppe/base/error.h"
+#include "steppe/plan/search.h"
+#include "steppe/plan/tune_candidates.h"
+#include "steppe/plan/work_estimate.h"
+#include "tests/plan/planned_run.h"
+
+namespace steppe::plan {
+namespace {
+
+using testing::PlannedRun, testing::small_recipe;
+
+recipe::RunConfig medium(std::vector<std::string> more = {}) {
+  PlannedRun run{"",
+                 8,
+                 {"model.hidden_size=1024", "model.num_attention_heads=16", "model.head_dim=64",
+                  "model.num_key_value_heads=8", "model.vocab_size=32000", "model.num_hidden_layers=6",
+                  "model.moe_intermediate_size=512", "model.compute_dtype=bfloat16",
+                  "training.seq_length=4096", "training.global_batch_size=8", "hardware.preset=H200"}};
+  run.overrides.insert(run.overrides.end(), more.begin(), more.end());
+  return small_recipe(run);
+}
+
+std::string with_memory(int64_t mebibytes) {
+  return "hardware.device_memory=\"" + std::to_string(2048 + mebibytes) + "MiB\"";  // 2 GiB are reserved
+}
+
+std::string all_reasons(const Found& found) {
+  std::string text;
+  for (const auto& reason : found.reasons) text += reason + "\n";
+  return text;
+}
+
+// Layer interiors are most of the memory here.
+const std::vector<std::string> kLong = {"training.seq_length=32768", "training.global_batch_size=8"};
+
+std::vector<std::string> with(std::vector<std::string> overrides, const std::string& more) {
+  overrides.push_back(more);
+  return overrides;
+}
+
+TEST(Tune, TurnsOperatorsOnOnlyWhereThereIsNoRoom) {
+  const auto roomy = tune(medium(kLong), {.world_size = 8});
+  EXPECT_TRUE(roomy.plan.fits);
+  EXPECT_EQ(roomy.run.optimizer.placement, "resident");
+  EXPECT_EQ(roomy.run.offload.activations, "none");
+  EXPECT_EQ(roomy.run.activation_checkpoint.mode, "none");
+  double before = roomy.plan.step_seconds;
+  for (const int64_t mebibytes : {1000, 500}) {
+    const auto tight = tune(medium(with(kLong, with_memory(mebibytes))), {.world_size = 8});
+    EXPECT_TRUE(tight.plan.fits);
+    EXPECT_GE(tight.plan.step_seconds, before);
+    before = tight.plan.step_seconds;
+    const bool saves = tight.run.optimizer.placement != "resident" ||
+                       tight.run.offload.activations != "none" ||
+                       tight.run.activation_checkpoint.mode != "none";
+    EXPECT_TRUE(saves) << mebibytes;
+    EXPECT_NE(all_reasons(tight).find("the run would need"), std::string::npos) << all_reasons(tight);
+  }
+}
+
+// The widest layout with every operator on is what the paper runs.
+TEST(Tune, IsNoSlowerThanTheWidestLayoutAndFits) {
+  const std::vector<std::string> widest = {"parallelism.ulysses_degree=8",
+                                           "parallelism.expert_parallel_degree=8",
+                                           "parallelism.vocab_parallel_degree=8",
+                                           "dispatch.kind=pipelined_llep",
+                                           "offload.activations=sco",
+                                           "offload.host_budget=\"10GiB\"",
+                                           "optimizer.placement=stream"};
+  for (const auto& more : std::vector<std::vector<std::string>>{
+           {with_memory(100'000)},
+           {with_memory(2'000)},
+           {with_memory(800)},
+           {with_memory(3'000), "training.seq_length=65536", "training.global_batch_size=1"},
+           {with_memory(2'000), "hardware.ranks_per_node=2", "hardware.link=\"5GB\""}}) {
+    auto overrides = widest;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const auto run = medium(overrides);
+    const auto given = make_plan(run, {.world_size = 8});
+    const auto tuned = tune(run, {.world_size = 8});
+    SCOPED_TRACE(more.front());
+    EXPECT_TRUE(make_plan(tuned.run, {.world_size = 8}).fits);
+    if (given.fits) EXPECT_LE(tuned.plan.step_seconds, given.step_seconds);
+  }
+}
+
+TEST(Tune, SaysWhatItChoseAndWhy) {
+  const auto run = medium({with_memory(450)});
+  const auto found = tune(run, {.world_size = 8});
+  const auto text = all_reasons(found);
+  EXPECT_NE(text.find("layouts"), std::string::npos) << text;
+  std::string changes;
+  for (const auto& change : found.changes) changes += change + "\n";
+  for (const char* key :
+       {"parallelism.ulysses_degree", "parallelism.expert_parallel_degree",
+        "parallelism.vocab_parallel_degree", "dispatch.token_budget", "dispatch.tile_bytes",
+        "loss.tile_tokens", "activation_checkpoint.mode", "activation_checkpoint.mlp_tile_tokens",
+        "offload.activations", "optimizer.placement", "optimizer.gradients", "optimizer.bucket_params"}) {
+    EXPECT_NE(changes.find(std::string(key) + " = "), std::string::npos) << key;
+  }
+  EXPECT_EQ(found.run.optimizer.placement == "resident",
+            text.find("optimizer state on the device") != std::string::npos)
+      << text;
+}
+
+// What was chosen, read back, is the same plan.
+TEST(Tune, ItsChangesAreTheRunItPlanned) {
+  const std::vector<std::string> given = {with_memory(450)};
+  const auto found = tune(medium(given), {.world_size = 8});
+  auto overrides = given;
+  for (const auto& change : found.changes) {
+    const auto equals = change.find(" = ");
+    overrides.push_back(change.substr(0, equals) + "=" + change.substr(equals + 3));
+  }
+  const auto again = make_plan(medium(overrides), {.world_size = 8});
+  EXPECT_EQ(again.rank.device.bytes, found.plan.rank.device.bytes);
+  EXPECT_EQ(again.step_seconds, found.plan.step_seconds);
+}
+
+TEST(Tune, ASlowLinkToAHostOfItsOwnMakesTheHostUpdate) {
+  const auto found = tune(medium({with_memory(450), "hardware.ranks_per_node=1", "hardware.link=\"1GB\""}),
+                          {.world_size = 8});
+  if (found.run.optimizer.placement != "resident") EXPECT_EQ(found.run.optimizer.placement, "cpu");
+}
+
+std::string refusal(const recipe::RunConfig& run, int world_size) {
+  try {
+    tune(run, {.world_size = world_size});
+  } catch (const ValueError& error) {
+    return error.what();
+  }
+  return "it fits";
+}
+
+TEST(Tune, NamesTheTermThatBreaksAndWhatWouldHelp) {
+  const auto text = refusal(medium({with_memory(10), "hardware.host_memory=\"1GiB\""}), 8);
+  EXPECT_NE(text.find("no layout of 8 ranks fits"), std::string::npos) << text;
+  EXPECT_NE(text.find("on a device of"), std::string::npos) << text;
+  EXPECT_NE(text.find(" = "), std::string::npos) << text;  // a term and its formula
+  EXPECT_NE(text.find("it would fit with"), std::string::npos) << text;
+}
+
+int64_t number_behind(const std::string& text, const std::string& words) {
+  const auto at = text.find(words);
+  return at == std::string::npos ? 0 : std::stoll(text.substr(at + words.size()));
+}
+
+// Each change that it names is enough by itself.
+TEST(Tune, WhatItSaysWouldHelpHelps) {
+  const std::vector<std::string> given = {with_memory(700), "training.seq_length=524288",
+                                          "training.global_batch_size=1",
+                                          "model.max_position_embeddings=1048576"};
+  const auto text = refusal(medium(given), 8);
+  const auto length = number_behind(text, "training.seq_length = ");
+  ASSERT_GE(length, 16384) << text;
+  EXPECT_LT(length, 524288);
+  EXPECT_EQ(refusal(medium(with(given, "training.seq_length=" + std::to_string(length))), 8), "it fits");
+
+  const std::vector<std::string> large = {with_memory(250), "model.num_experts=64"};
+  const auto refused = refusal(medium(large), 8);
+  const auto ranks = number_behind(refused, "it would fit with ");
+  ASSERT_GT(ranks, 8) << refused;
+  EXPECT_EQ(refusal(medium(large), static_cast<int>(ranks)), "it fits");
+}
+
+TEST(Tune, HostMemoryThatIsShortIsNamed) {
+  const auto text = refusal(medium({with_memory(450), "hardware.host_memory=\"300MiB\""}), 8);
+  if (text == "it fits") GTEST_SKIP() << "the device alone holds it";
+  EXPECT_NE(text.find("hardware.host_memory = "), std::string::npos) << text;
+}
+
+// The search ranks by sizes alone: near enough to what a dry run counts.
+TEST(WorkEstimate, IsNearWhatADryRunCounts) {
+  const auto layouts = std::vector<std::vector<std::string>>{
+      {},
+      {"parallelism.expert_parallel_degree=8"},
+      {"parallelism.ulysses_degree=4", "parallelism.expert_parallel_degree=2"},
+      {"parallelism.ulysses_degree=8", "parallelism.expert_parallel_degree=4",
+       "parallelism.vocab_parallel_degree=8", "training.seq_length=16384"},
+      {"activation_checkpoint.mode=none", "parallelism.expert_parallel_degree=8"},
+      {"offload.activations=sco", "offload.host_budget=\"1GiB\"", "optimizer.placement=stream"},
+      {"optimizer.placement=cpu", "optimizer.gradients=host", "training.global_batch_size=24"}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    SCOPED_TRACE(i);
+    auto overrides = layouts[i];
+    overrides.insert(overrides.begin(), {"dispatch.kind=pipelined_llep", "loss.kind=tiled"});
+    const auto run = medium(overrides);
+    const DryRunOptions options{.world_size = 8, .as_cuda = true};
+    const auto dry = dry_run(run, options, 0);
+    const auto estimate = estimated_work(run, sizes_of(run, 0, options));
+    auto counted = dry.counters;
+    auto guessed = estimate.passes;
+    guessed += estimate.update;
+    const auto near = [](int64_t a, int64_t b, const char* what) {
+      EXPECT_NEAR(static_cast<double>(a), static_cast<double>(b), 0.05 * static_cast<double>(b) + 1e6)
+          << what;
+    };
+    for (size_t kind = 0; kind < counted.flops.values().size(); ++kind) {
+      near(guessed.flops.values()[kind], counted.flops.values()[kind],
+           name(static_cast<FlopKind>(kind)).data());
+    }
+    for (size_t purpose = 0; purpose < counted.wire_bytes.values().size(); ++purpose) {
+      if (static_cast<WirePurpose>(purpose) == WirePurpose::kControl) continue;
+      near(guessed.wire_bytes.values()[purpose], counted.wire_bytes.values()[purpose],
+           name(static_cast<WirePurpose>(purpose)).data());
+    }
+    for (const auto way : {LinkDirection::kHostToDevice, LinkDirection::kDeviceToHost}) {
+      for (size_t purpose = 0; purpose < counted.link_bytes[way].values().size(); ++purpose) {
+        if (static_cast<LinkPurpose>(purpose) == LinkPurpose::kControl) continue;
+        near(guessed.link_bytes[way].values()[purpose], counted.link_bytes[way].values()[purpose],
+             name(static_cast<LinkPurpose>(purpose)).data());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace steppe::plan
