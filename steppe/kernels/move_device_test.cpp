@@ -31,6 +31,15 @@ TEST_F(MoveDevice, Pointwise) {
     }
 }
 
+TEST_F(MoveDevice, AddsBetweenStridedRows) {
+  for (const auto dtype : kDtypes)
+    for (const auto to : {dtype, at::kFloat}) {
+      const auto heads_first = random({6, 50, 24}, to).narrow(2, 0, 17).transpose(0, 1);
+      const auto tokens_first = random({50, 9, 17}, dtype).narrow(1, 2, 6);
+      expect_device_agrees({heads_first, tokens_first}, 0, [](const Tensors& t) { add_to(t[0], t[1]); });
+    }
+}
+
 // ATen's, which tests/cuda_on_cpu leaves out.
 TEST_F(MoveDevice, FillsAndCasts) {
   for (const auto dtype : kDtypes)
@@ -74,12 +83,13 @@ TEST_F(MoveDevice, AdamW) {
 
 TEST_F(MoveDevice, Embedding) {
   for (const auto dtype : kDtypes)
-    for (const int64_t rows : {0, 1, 500}) {
-      const auto table = random({37, 24}, dtype);
+    for (const auto [rows, width] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 24}, {1, 24}, {500, 24}, {60, 23}}) {
+      const auto table = random({37, width}, dtype);
       const auto ids = at::randint(100, 137, {rows}, at::kInt);  // most are listed often
-      expect_device_agrees({with_gaps(at::zeros({rows, 24}, dtype)), table, ids}, 0,
+      expect_device_agrees({with_gaps(at::zeros({rows, width}, dtype)), table, ids}, 0,
                            [](const Tensors& t) { embedding_forward(t[0], t[1], t[2], 100); });
-      expect_device_agrees({at::randn({37, 24}), with_gaps(random({rows, 24}, dtype)), ids}, 0,
+      expect_device_agrees({at::randn({37, width}), with_gaps(random({rows, width}, dtype)), ids}, 0,
                            [](const Tensors& t) { embedding_backward(t[0], t[1], t[2], 100); });
     }
 }
@@ -115,6 +125,12 @@ TEST_F(MoveDevice, Permute) {
                            [&](const Tensors& t) { gather_rows_of_routes(t[0], t[1], t[2], k); });
       expect_device_agrees({at::zeros({routes}, dtype), random({routes}, dtype), origins}, 0,
                            [&](const Tensors& t) { gather_values(t[0], t[1], t[2]); });
+      if (tokens > 0)
+        expect_device_agrees(
+            {at::zeros({routes, 3}, dtype).select(1, 1), random({routes, 5}, dtype).select(1, 4), origins}, 0,
+            [&](const Tensors& t) { gather_values(t[0], t[1], t[2]); });
+      expect_device_agrees({at::zeros({routes}, at::kLong), at::randint(0, 99, {routes}, at::kLong), origins},
+                           0, [&](const Tensors& t) { gather_values(t[0], t[1], t[2]); });
       for (const bool add : {false, true})
         for (const auto sum : {dtype, at::kFloat})
           expect_device_agrees({random({tokens, width}, sum), rows, slots}, 0,

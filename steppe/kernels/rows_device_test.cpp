@@ -55,9 +55,11 @@ TEST_F(RowsDevice, Rotary) {
                            [&](const Tensors& t) { rotary_tables(t[0], t[1], t[2], frequencies, 1.25); });
       const auto angle = at::rand({tokens, 4}) * 6;
       const auto x = at::randn({tokens, 3, 8}).to(dtype);
+      const auto apart = at::randn({tokens, 5, 16}).to(dtype).narrow(1, 1, 3).narrow(2, 0, 8);
       for (const bool inverse : {false, true})
-        expect_device_agrees({x, angle.cos(), angle.sin()}, device_bound(dtype),
-                             [&](const Tensors& t) { rotary(t[0], t[1], t[2], inverse); });
+        for (const auto& heads : {x, apart})
+          expect_device_agrees({heads, angle.cos(), angle.sin()}, device_bound(dtype),
+                               [&](const Tensors& t) { rotary(t[0], t[1], t[2], inverse); });
     }
 }
 
@@ -116,8 +118,9 @@ TEST_F(RowsDevice, RouterScoresAndChoice) {
     for (const int64_t tokens : {0, 1, 130}) {
       const auto logits = at::randn({tokens, experts}) * 5;
       if (tokens > 0) logits[0] *= 2000;
-      expect_device_agrees({at::zeros({tokens, experts}), logits}, 4e-6,
-                           [](const Tensors& t) { softmax_rows(t[0], t[1]); });
+      for (const auto& log_sum_exp : {at::Tensor(), at::zeros({tokens})})
+        expect_device_agrees({at::zeros({tokens, experts}), logits, log_sum_exp}, 4e-6,
+                             [](const Tensors& t) { softmax_rows(t[0], t[1], t[2]); });
       const int64_t k = std::min<int64_t>(experts, 8);
       auto tied = at::randint(0, 3, {tokens, experts}, at::kFloat);
       if (tokens > 1) tied[1].fill_(std::numeric_limits<float>::quiet_NaN());
@@ -147,6 +150,11 @@ TEST_F(RowsDevice, RouterWeightsBackwardAndCounts) {
       expect_device_agrees({dweights, weights, scores, ids}, 1e-5, [&](const Tensors& t) {
         router_backward({t[2], t[0], t[1], t[2], t[3], normalize});  // in place
       });
+      // With gradients of the router's own losses.
+      expect_device_agrees({dweights, weights, scores, ids, at::randn({experts}), at::randn({tokens})}, 1e-5,
+                           [&](const Tensors& t) {
+                             router_backward({t[2], t[0], t[1], t[2], t[3], normalize, t[4], t[5], 0.3});
+                           });
     }
     expect_device_agrees({at::ones({experts}, at::kLong), ids}, 0,
                          [](const Tensors& t) { count_routes(t[0], t[1]); });
