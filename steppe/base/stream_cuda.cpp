@@ -13,19 +13,21 @@ void check(cudaError_t error, const char* call) {
   STEPPE_CHECK(error == cudaSuccess, "[stream] {} failed: {}", call, cudaGetErrorString(error));
 }
 
-// The calling thread's device, for as long as this lives.
+// The calling thread's device, for as long as this lives. Nothing is set that is set already.
 class OnDevice {
  public:
-  explicit OnDevice(int device) {
+  explicit OnDevice(int device) : device_(device) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
     if (before_ != device) check(cudaSetDevice(device), "cudaSetDevice");
   }
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() {
+    if (before_ != device_) cudaSetDevice(before_);
+  }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int before_ = 0;
+  int device_, before_ = 0;
 };
 
 class CudaEvent final : public EventState {
