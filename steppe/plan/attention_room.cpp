@@ -19,15 +19,15 @@ int64_t host_bytes(const recipe::RunConfig& run, const DryRunOptions& options, c
 }  // namespace
 
 std::optional<int64_t> attention_output_room(const recipe::RunConfig& run, const DryRunOptions& options,
-                                             const Hardware& hardware, int64_t memory) {
+                                             const Limits& limits) {
   if (run.activation_checkpoint.mode != "selective") return std::nullopt;
   auto recomputing = run;
   recomputing.activation_checkpoint.mode = "full";
   auto quiet = options;
   quiet.record_timeline = false;
   const auto without = dry_run_heaviest(recomputing, quiet);
-  int64_t room = memory - reserved_bytes(hardware) - without.device.bytes;
-  if (!hardware.is_accelerator) room -= host_bytes(run, options, without);
+  int64_t room = limits.device_memory - limits.reserved_bytes - without.device.bytes;
+  if (limits.is_share) room -= host_bytes(run, options, without);
   return std::max<int64_t>(0, room);
 }
 

@@ -7,15 +7,14 @@
 #include <optional>
 
 #include "steppe/plan/dry_run.h"
-#include "steppe/plan/hardware.h"
+#include "steppe/plan/limits.h"
 
 namespace steppe::plan {
 
 // Of the fullest rank, for all of them; 0 where the run does not fit at all. Nothing unless
-// activation_checkpoint.mode = "selective". `memory`: bytes that a rank has for everything. On a CPU what a
-// rank holds in host memory comes out of the same, and so would outputs that offload.host_budget has room
-// for.
+// activation_checkpoint.mode = "selective". Where the device's memory is a share of the node's, what a rank
+// holds in host memory comes out of the same, and so would outputs that offload.host_budget has room for.
 std::optional<int64_t> attention_output_room(const recipe::RunConfig& run, const DryRunOptions& options,
-                                             const Hardware& hardware, int64_t memory);
+                                             const Limits& limits);
 
 }  // namespace steppe::plan

@@ -114,8 +114,7 @@ Plan make_plan(const recipe::RunConfig& given, const PlanOptions& options) {
                     .num_threads = options.num_threads,
                     .as_cuda = plan.hardware.is_accelerator,
                     .record_timeline = options.record_timeline};
-  dry.attention_output_bytes = plan.attention_output_bytes =
-      attention_output_room(run, dry, plan.hardware, limits.device_memory);
+  dry.attention_output_bytes = plan.attention_output_bytes = attention_output_room(run, dry, limits);
   const train::RankShape shape(run, 0, options.world_size);
   plan.kept =
       train::offload_config(run, shape.model, shape.layout_config, plan.attention_output_bytes).description;
