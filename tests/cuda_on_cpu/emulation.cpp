@@ -141,6 +141,7 @@ void Runner::run_warp(size_t warp) {
       if (fiber.state == State::kReady) resume(fiber);
     }
     if (std::ranges::any_of(lanes, [](const Fiber& f) { return f.state != State::kAtWarp; })) return;
+    expect(size == kWarp, "an exchange between all lanes of a warp that has fewer");
     for (size_t i = 0; i < size; ++i) {
       expect(lanes[i].line == lanes[0].line, "the lanes of a warp wait at different places");
       values_[warp][i] = lanes[i].given;

@@ -51,6 +51,7 @@ TEST(CudaOnCpuDeathTest, KernelsThatWouldHangAbort) {
                }),
                "lanes that have returned");
   EXPECT_DEATH(run_block([] { exchange_in_warp(0, threadIdx.x % 2); }), "different places");
+  EXPECT_DEATH(run(1, 40, {}, [] { exchange_in_warp(0, 1); }), "has fewer");
   EXPECT_DEATH(run(0, 64, {}, [] {}), "empty grid");
 }
 
