@@ -46,6 +46,7 @@ class Relief {
   Changes next() {
     const auto needs = needs_of(limits_, plan_.rank.device.bytes, plan_.host_bytes_per_node);
     if (needs.device <= limits_.device_memory) return of_host(needs.node - limits_.node_memory);
+    lacks_ = needs.device - limits_.device_memory;
     const auto& bytes = plan_.rank.device.by_category;
     std::array<int, memory::kNumCategories> order;
     std::iota(order.begin(), order.end(), 0);
@@ -69,15 +70,15 @@ class Relief {
       case Category::kOptimizer:
         return of_optimizer();
       case Category::kGrads:
-        if (auto changes = wider_experts(); !changes.empty()) return changes;
-        if (auto changes = wider_vocabulary(); !changes.empty()) return changes;
+        if (auto changes = wider_experts(category); !changes.empty()) return changes;
+        if (auto changes = wider_vocabulary(category); !changes.empty()) return changes;
         return of_gradients();
       case Category::kWeights:
-        if (auto changes = wider_experts(); !changes.empty()) return changes;
-        return wider_vocabulary();
+        if (auto changes = wider_experts(category); !changes.empty()) return changes;
+        return wider_vocabulary(category);
       case Category::kBoundary:
         if (auto changes = of_boundaries(); !changes.empty()) return changes;
-        return wider_sequence();
+        return wider_sequence(category);
       case Category::kSaved:
         if (run_.activation_checkpoint.mode == "full") return {};
         run_.activation_checkpoint.mode = "full";
@@ -88,7 +89,7 @@ class Relief {
       case Category::kUntagged:
         return {};
       default:
-        return wider_sequence();
+        return wider_sequence(category);
     }
   }
 
@@ -164,39 +165,44 @@ class Relief {
     return {quoted("offload.host_budget", format_bytes_exactly(budget))};
   }
 
-  // The next larger degree that the ranks and `allows` allow.
-  Changes widen(const char* key, int64_t& degree, const std::function<bool(int64_t)>& allows) {
-    for (int64_t wider = degree + 1; wider <= plan_.layout.world_size; ++wider) {
+  // The least degree that makes room enough if a category's bytes are shared out so much wider; else the
+  // widest that the ranks and `allows` allow.
+  Changes widen(const char* key, int64_t& degree, Category category,
+                const std::function<bool(int64_t)>& allows) {
+    const int64_t bytes = plan_.rank.device.by_category[static_cast<int>(category)], before = degree;
+    for (int64_t wider = before + 1; wider <= plan_.layout.world_size; ++wider) {
       if (plan_.layout.world_size % wider != 0 || !allows(wider)) continue;
       degree = wider;
-      return {fmt::format("{} = {}", key, wider)};
+      if (bytes - bytes / wider * before >= lacks_) break;
     }
-    return {};
+    return degree == before ? Changes{} : Changes{fmt::format("{} = {}", key, degree)};
   }
 
-  Changes wider_experts() {
+  Changes wider_experts(Category category) {
     if (model_.num_experts == 0) return {};
-    return widen("parallelism.expert_parallel_degree", run_.parallelism.expert_parallel_degree,
+    return widen("parallelism.expert_parallel_degree", run_.parallelism.expert_parallel_degree, category,
                  [&](int64_t degree) { return model_.num_experts % degree == 0; });
   }
 
-  Changes wider_vocabulary() {
+  Changes wider_vocabulary(Category category) {
     constexpr int64_t kWidest = 8;  // a tile gathers rows of as many ranks
-    return widen("parallelism.vocab_parallel_degree", run_.parallelism.vocab_parallel_degree,
+    return widen("parallelism.vocab_parallel_degree", run_.parallelism.vocab_parallel_degree, category,
                  [](int64_t degree) { return degree <= kWidest; });
   }
 
-  Changes wider_sequence() {
+  Changes wider_sequence(Category category) {
     const int64_t heads = model_.num_attention_heads, kv_heads = model_.num_key_value_heads;
-    return widen("parallelism.ulysses_degree", run_.parallelism.ulysses_degree, [&](int64_t degree) {
-      return heads % degree == 0 && (kv_heads % degree == 0 || degree % kv_heads == 0);
-    });
+    return widen("parallelism.ulysses_degree", run_.parallelism.ulysses_degree, category,
+                 [&](int64_t degree) {
+                   return heads % degree == 0 && (kv_heads % degree == 0 || degree % kv_heads == 0);
+                 });
   }
 
   recipe::RunConfig& run_;
   const Plan& plan_;
   model::ModelConfig model_;
   Limits limits_;
+  int64_t lacks_ = 0;  // bytes, of a device
 };
 
 // A later change of a key stands for an earlier one.

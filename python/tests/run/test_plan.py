@@ -76,6 +76,15 @@ def test_what_it_advises_is_enough(figures):
     assert not figures(_PAPER, *_world(16), sets=[*_BARE, *changes[:-1]], status=1)["fits"]
 
 
+def test_advice_from_the_narrowest_layout(figures):
+    narrow = [f"parallelism.{axis}_degree=1" for axis in ("ulysses", "expert_parallel", "vocab_parallel")]
+    found = figures(_PAPER, *_world(16), sets=[*_BARE, *narrow], status=1)
+    assert "it fits: " in found["advice"]
+    changes = [change.replace(" = ", "=", 1) for change in found["changes"]]
+    assert any(change.startswith("parallelism.expert_parallel_degree=") for change in changes)
+    assert figures(_PAPER, *_world(16), sets=[*_BARE, *narrow, *changes])["fits"]
+
+
 def test_the_term_that_breaks_and_its_formula(plan):
     said = plan(_PAPER, *_world(16), sets=["optimizer.placement=resident"], status=1).stdout
     assert re.search(r"most of the peak \(layer \d backward\) is optimizer, 85\.3GiB", said)
@@ -204,6 +213,16 @@ def test_a_devices_limit_can_be_tried_on_a_cpu(figures, recipe):
     assert (
         "of host memory per node, 1B more than there is" in figures(recipe, sets=small, status=1)["verdict"]
     )
+
+
+def test_attention_outputs_are_kept_within_a_limit_that_is_tried(figures, recipe):
+    one = ["hardware.threads_per_rank=1"]
+    peak = figures(recipe, sets=one)["peak_bytes"]
+    selective = [*one, "activation_checkpoint.mode=selective"]
+    tight = figures(recipe, sets=[*selective, f"hardware.device_memory={peak}"])
+    assert "0 of 2 layers on the device" in tight["kept"]
+    roomy = figures(recipe, sets=[*selective, f"hardware.device_memory={2 * peak}"])
+    assert "2 of 2 layers on the device" in roomy["kept"]
 
 
 def test_training_keeps_its_plan(start, figures, recipe):
