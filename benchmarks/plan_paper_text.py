@@ -17,20 +17,22 @@ sequences of 8,192 that a rank holds whole. *Kept*: weights and gradients, whate
 bytes for each token that a rank holds, at the peak. *All off* is plain EP, the vocabulary-parallel loss,
 layer inputs on the device and AdamW on the host."""
 
-WHY = """**What limits it.** With everything on {margin} times 1M tokens fit: {of_baseline:.0f}× the {baseline} at which
-the paper's baseline (FSDP2, tuned) stops. Against all off here it is {ratio:.1f}×: a token of a rank takes
-{of_off:.0f} KB there ({parts_off}) and {of_on:.0f} KB with everything on ({parts_on}), beside {kept:.0f} GB of
-weights and gradients that no operator changes. Eight times as far as all off would be {far} tokens a rank:
-the residual stream and attention of one layer, which no operator touches either, would take {untouched:.0f} GB,
-and {room:.0f} GB are left. So no operators reach {paper_ratio:.0f}× this baseline, and what limits the ratio is
-how lean it is without them. Of that, sequences shared by 16 ranks are worth {of_sequence:.1f}× (the layout's
-doing): without, all off stops at {alone}, and everything on reaches {of_alone:.0f}× as far. Recomputation is worth
-{of_recompute:.1f}×; with neither, and with each rank's logits whole, all off stops at {bare}. Its peak is in the
-vocabulary loss because `vocab_parallel` gathers the rows of `P` ranks beside its logits. The paper's own system
-was shown at 1M tokens and at a batch of {batch:.1f}M."""
+WHY = """**What limits it.** With everything on {margin} times 1M tokens fit: {of_baseline:.0f}× the
+{baseline} at which the paper's baseline (FSDP2, tuned) stops. Against all off here it is {ratio:.1f}×:
+a token of a rank takes {of_off:.0f} KB there ({parts_off}) and {of_on:.0f} KB with everything on
+({parts_on}), beside {kept:.0f} GB of weights and gradients that no operator changes. Eight times as far
+as all off would be {far} tokens a rank: the residual stream and attention of one layer, which no
+operator touches either, would take {untouched:.0f} GB, and {room:.0f} GB are left. So no operators
+reach {paper_ratio:.0f}× this baseline, and what limits the ratio is how lean it is without them. Of
+that, sequences shared by 16 ranks are worth {of_sequence:.1f}× (the layout's doing): without, all off
+stops at {alone}, and everything on reaches {of_alone:.0f}× as far. Recomputation is worth
+{of_recompute:.1f}×; with neither, and with each rank's logits whole, all off stops at {bare}. Its peak
+is in the vocabulary loss because `vocab_parallel` gathers the rows of `P` ranks beside its logits. The
+paper's own system was shown at 1M tokens and at a batch of {batch:.1f}M."""
 
-MORE = """What takes everything on further: as many chunks as `c` asks for instead of ten {of_chunks:.2f}×,
-gradients on the host {of_gradients:.2f}×, a sequence over all {ranks} ranks {of_degree:.2f}×."""
+MORE = """What takes everything on further: as many chunks as `c` asks for instead of ten
+{of_chunks:.2f}×, gradients on the host {of_gradients:.2f}×, a sequence over all {ranks} ranks
+{of_degree:.2f}×."""
 
 
 def thousands(tokens: int) -> str:
@@ -41,17 +43,13 @@ def token_bytes(row: dict) -> dict[str, float]:
     """By category, what a token of a rank takes at the peak, the largest first."""
     kept = row["persistent_by_category"]
     parts = {
-        name: (size - kept.get(name, 0)) / row["tokens_per_rank"]
-        for name, size in row["by_category"].items()
+        name: (size - kept.get(name, 0)) / row["tokens_per_rank"] for name, size in row["by_category"].items()
     }
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
 def largest_parts(row: dict, count: int) -> str:
-    return ", ".join(
-        f"{name} {size / 1e3:.0f}"
-        for name, size in list(token_bytes(row).items())[:count]
-    )
+    return ", ".join(f"{name} {size / 1e3:.0f}" for name, size in list(token_bytes(row).items())[:count])
 
 
 def model_table(model: str, variants: dict, ranks: int) -> list[str]:
@@ -110,10 +108,8 @@ def why(model: str, rows: dict, ranks: int) -> list[str]:
         batch=PAPER_BATCH[model] / 1e6,
     )
     more = MORE.format(
-        of_chunks=rows["everything on, as many chunks as `c` asks for"]["context"]
-        / on["context"],
-        of_gradients=rows["everything on, gradients on the host too"]["context"]
-        / on["context"],
+        of_chunks=rows["everything on, as many chunks as `c` asks for"]["context"] / on["context"],
+        of_gradients=rows["everything on, gradients on the host too"]["context"] / on["context"],
         of_degree=rows["everything on, `D` = `W`"]["context"] / on["context"],
         ranks=ranks,
     )
