@@ -75,8 +75,10 @@ struct Best {
   Plan plan;
   double seconds_a_token = 0;
 
-  void try_out(const TuneProblem& problem, const PlanOptions& options, Candidate candidate_given) {
+  void try_out(const TuneProblem& problem, const PlanOptions& options, Candidate candidate_given,
+               int64_t room_of_device) {
     auto made = make_plan(candidate_given.run, options);
+    if (made.rank.device.bytes > room_of_device) return;
     const double seconds =
         made.step_seconds / static_cast<double>(tokens_of_step(candidate_given.run, problem.world_size));
     if (!made.fits || (candidate && seconds >= seconds_a_token)) return;
@@ -102,11 +104,11 @@ Found tune(const recipe::RunConfig& run, const PlanOptions& options) {
   const auto space = explore(problem);
   Best best;
   for (size_t i = 0; i < std::min(kDryRuns, space.fitting.size()); ++i) {
-    best.try_out(problem, quick, space.fitting[i]);
+    best.try_out(problem, quick, space.fitting[i], kBoundless);
   }
   for (size_t i = 0; i < std::min(kCloseDryRuns, space.close.size()); ++i) {
     if (best.candidate && space.close[i].seconds_a_token >= best.candidate->seconds_a_token) break;
-    best.try_out(problem, quick, space.close[i]);
+    best.try_out(problem, quick, space.close[i], best.candidate ? problem.room().device : kBoundless);
   }
   const auto given = plan_as_given(run, quick);
   const auto given_tokens = given ? static_cast<double>(tokens_of_step(run, options.world_size)) : 1;

@@ -21,7 +21,8 @@ const char* place(int64_t degree, const Hardware& hardware) {
 std::string would_need(const TuneProblem& problem, const Candidate& chosen, const Means& without) {
   const auto room = problem.room();
   RoutedSizes routed(problem);
-  const auto budget = make_candidate(problem, chosen.run.parallelism, without, routed).budget;
+  const auto other = make_candidate(problem, chosen.run.parallelism, without, routed);
+  const auto& budget = other.budget;
   if (budget.expected() > room.device) {
     return fmt::format("would need {} of the {} a device has for tensors", format_bytes(budget.expected()),
                        format_bytes(room.device));
@@ -30,7 +31,8 @@ std::string would_need(const TuneProblem& problem, const Candidate& chosen, cons
     return fmt::format("would need {} of the {} of host memory a rank has",
                        format_bytes(budget.host.expected()), format_bytes(room.host));
   }
-  return "would take longer";
+  const auto tokens = static_cast<double>(tokens_of_step(other.run, problem.world_size));
+  return fmt::format("would take {:.3g} s", tokens * other.seconds_a_token);
 }
 
 std::string why_placement(const TuneProblem& problem, const Candidate& chosen) {
