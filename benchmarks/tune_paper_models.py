@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--steppe", type=Path, default=ROOT / "build" / "steppe")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
-    describe = ["git", "describe", "--always", "--dirty"]
+    describe = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(
         describe, check=True, cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
