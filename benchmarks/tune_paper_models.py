@@ -27,9 +27,7 @@ class Case:
     recipe: str
     gpus: int
     overrides: list[str] = field(default_factory=list)
-    sequences: int | None = (
-        None  # of a step, whatever the Ulysses degree, so that steps compare
-    )
+    sequences: int | None = None  # of a step, whatever the Ulysses degree, so that steps compare
     longest: bool = False  # at the longest context that fits with the recipe's layout
 
 
@@ -57,9 +55,7 @@ CASES = {
         longest=True,
     ),
     "Qwen3-235B": Case("qwen3_235b_128k", 16, sequences=8),
-    "7B of 64 experts": Case(
-        "gpt_oss_120b_128k", 8, [*SMALL_MODEL, "training.seq_length=8192"], sequences=8
-    ),
+    "7B of 64 experts": Case("gpt_oss_120b_128k", 8, [*SMALL_MODEL, "training.seq_length=8192"], sequences=8),
     "7B of 64 experts, H100": Case(
         "gpt_oss_120b_128k", 8, [*SMALL_MODEL, "hardware.preset=H100"], sequences=8
     ),
@@ -90,13 +86,9 @@ def plan(steppe: Path, case: Case, overrides: list[str], flags: list[str]) -> di
         ]
         for override in [*case.overrides, *overrides]:
             command += ["--set", override]
-        done = subprocess.run(
-            [str(part) for part in command], check=False, capture_output=True, text=True
-        )
+        done = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
     if done.returncode not in (0, 1):
-        raise RuntimeError(
-            f"{command} ended with status {done.returncode}: {done.stderr}"
-        )
+        raise RuntimeError(f"{command} ended with status {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)
 
 
@@ -117,9 +109,7 @@ def work(made: dict) -> dict:
 def tune(steppe: Path, case: Case) -> dict:
     overrides: list[str] = []
     if case.longest:
-        overrides = [
-            f"training.seq_length={plan(steppe, case, [], ['--maximize', 'context'])['seq_length']}"
-        ]
+        overrides = [f"training.seq_length={plan(steppe, case, [], ['--maximize', 'context'])['seq_length']}"]
     given = plan(steppe, case, overrides, [])
     start = time.monotonic()
     tuned = plan(steppe, case, overrides, ["--tune"])
@@ -142,23 +132,16 @@ def check(name: str, row: dict) -> None:
     if not tuned["fits"]:
         raise RuntimeError(f"{name}: what --tune chose does not fit")
     if given["fits"] and tuned["step_seconds"] > given["step_seconds"]:
-        raise RuntimeError(
-            f"{name}: the paper's layout takes less time than what --tune chose"
-        )
+        raise RuntimeError(f"{name}: the paper's layout takes less time than what --tune chose")
     if row["search_seconds"] > MOST_SECONDS:
         raise RuntimeError(f"{name}: the search took {row['search_seconds']:.0f} s")
 
 
 def chosen(row: dict) -> str:
-    values = {
-        key: value.strip('"')
-        for key, value in (change.split(" = ", 1) for change in row["changes"])
-    }
+    values = {key: value.strip('"') for key, value in (change.split(" = ", 1) for change in row["changes"])}
     layout = row["tuned"]["layout"]
     means = [
-        "everything kept"
-        if values["activation_checkpoint.mode"] == "none"
-        else "layers recomputed",
+        "everything kept" if values["activation_checkpoint.mode"] == "none" else "layers recomputed",
         f"AdamW {values['optimizer.placement']}",
     ]
     if values["optimizer.gradients"] == "host":
@@ -166,17 +149,14 @@ def chosen(row: dict) -> str:
     if values["offload.activations"] != "none":
         means.append(f"inputs to the host ({values['offload.host_budget']})")
     degrees = "/".join(
-        str(layout[key])
-        for key in ("ulysses_degree", "expert_parallel_degree", "vocab_parallel_degree")
+        str(layout[key]) for key in ("ulysses_degree", "expert_parallel_degree", "vocab_parallel_degree")
     )
     return f"{degrees}/{values['dispatch.token_budget']} | {', '.join(means)}"
 
 
 def amounts(made: dict) -> str:
     link = {
-        way: sum(
-            value for key, value in made["link_bytes"].items() if key.endswith(way)
-        )
+        way: sum(value for key, value in made["link_bytes"].items() if key.endswith(way))
         for way in ("h2d", "d2h")
     }
     return (
@@ -185,18 +165,19 @@ def amounts(made: dict) -> str:
     )
 
 
-ABOUT = """`python benchmarks/tune_paper_models.py` at {commit}. Each plan fits its devices by the dry run of
-its fullest rank. *The paper's layout* is the recipe as it is in `recipes/`: `E_p = W` (or all ranks), `P = 8`,
-every operator on, planned in the same way on the same sequences. Seconds of a step are the time model's
-(docs/plan.md), and choose rather than promise; the search ran on {machine}. PFLOP, GB over the wire and GB over
-the host link, up and down, are of a rank and a step."""
+ABOUT = """`python benchmarks/tune_paper_models.py` at {commit}. Each plan fits its devices by the dry run
+of its fullest rank. *The paper's layout* is the recipe as it is in `recipes/`: `E_p = W`, `P = 8`, every
+operator on, planned in the same way on the same sequences. Seconds of a step are the time model's
+(docs/plan.md), and choose rather than promise; the search ran on {machine}. PFLOP, GB over the wire and GB
+over the host link, up and down, are of a rank and a step."""
 
 
 def table(rows: dict, commit: str, machine: str) -> str:
     lines = ["# What --tune chooses, against the paper's layout", ""]
     lines += [textwrap.fill(ABOUT.format(commit=commit, machine=machine), 118), ""]
     lines += [
-        "| model | GPUs | length | D/E_p/P/c | means | peak, GiB | a step, s | the paper's layout, s | search, s |",
+        "| model | GPUs | length | D/E_p/P/c | means | peak, GiB "
+        "| a step, s | the paper's layout, s | search, s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in rows.items():
@@ -204,27 +185,24 @@ def table(rows: dict, commit: str, machine: str) -> str:
         theirs = f"{given['step_seconds']:.1f}" if given["fits"] else "does not fit"
         lines.append(
             f"| {name} | {row['gpus']} {row['hardware']} | {row['seq_length']:,} | {chosen(row)} | "
-            f"{tuned['peak_bytes'] / GIB:.1f} | {tuned['step_seconds']:.1f} | {theirs} | {row['search_seconds']:.0f} |"
+            f"{tuned['peak_bytes'] / GIB:.1f} | {tuned['step_seconds']:.1f} | {theirs} | "
+            f"{row['search_seconds']:.0f} |"
         )
     lines += [
         "",
-        "| work of a rank | PFLOP | wire, GB | link up / down, GB | the paper's layout: PFLOP | wire, GB | link, GB |",
+        "| work of a rank | PFLOP | wire, GB | link up / down, GB "
+        "| the paper's layout: PFLOP | wire, GB | link, GB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {name} | {amounts(row['tuned'])} | {amounts(row['paper_layout'])} |"
-        for name, row in rows.items()
+        f"| {name} | {amounts(row['tuned'])} | {amounts(row['paper_layout'])} |" for name, row in rows.items()
     ]
     return "\n".join([*lines, ""])
 
 
 def machine_name() -> str:
     cpuinfo = Path("/proc/cpuinfo").read_text()
-    names = [
-        line.split(":", 1)[1].strip()
-        for line in cpuinfo.splitlines()
-        if line.startswith("model name")
-    ]
+    names = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     return f"{len(names)} cores ({names[0]})" if names else "this CPU"
 
 
@@ -234,9 +212,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
     describe = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(
-        describe, check=True, cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
+    commit = subprocess.run(describe, check=True, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     kept = RESULTS.with_suffix(".json")
     rows = json.loads(kept.read_text()) if kept.exists() else {}
     for name in arguments.cases:
