@@ -1,5 +1,5 @@
 // What kind of device `meta` stands for in a dry run, on this thread. Kernels allocate nothing, whatever the
-// device; attention alone does, and on each kind in its own way.
+// device, but for attention, each kind in its own way, and the ends of groups that are multiplied at once.
 #pragma once
 
 #include <c10/core/DeviceType.h>
