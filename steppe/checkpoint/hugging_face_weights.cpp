@@ -140,8 +140,16 @@ std::vector<float> read_logical(const model::WeightUnit& unit, std::string_view 
   for (const int64_t size : slice->shape) numel *= size;
   STEPPE_CHECK_VALUE(slice->count == numel, "[checkpoint] unit {} holds {} of the {} elements of {}",
                      unit.name(), slice->count, numel, tensor);
-  const auto& flat = part == UnitPart::kMaster ? unit.shard().master : unit.grad();
-  const auto values = flat.narrow(0, slice->unit_begin, slice->count).cpu();
+  auto flat = unit.grad();
+  int64_t begin_in_flat = slice->unit_begin;
+  if (part == UnitPart::kMaster) {
+    const auto runs = optim::state_runs(unit.shard().segments);
+    const auto run =
+        std::ranges::find_if(runs, [&](const auto& r) { return slice->unit_begin < r.begin + r.count; });
+    flat = run->weights(unit.shard());
+    begin_in_flat -= run->begin;
+  }
+  const auto values = flat.narrow(0, begin_in_flat, slice->count).to(at::kCPU, at::kFloat);
   const auto* begin = values.const_data_ptr<float>();
   return {begin, begin + values.numel()};
 }

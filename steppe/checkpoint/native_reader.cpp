@@ -55,6 +55,10 @@ void NativeReader::read(std::string_view tensor, State state, int64_t begin, std
     auto& shard = file(piece->file);
     const auto& unit = shard.description().units[piece->unit];
     const auto* stored = unit.find(state);
+    if (stored == nullptr && state != State::kMaster) {  // frozen until now: its moments begin from zero
+      std::ranges::fill(out.subspan(from - begin, to - from), 0.0F);
+      continue;
+    }
     STEPPE_CHECK_VALUE(stored != nullptr, "[checkpoint] {} holds no {} of {}", shard.path(), name_of(state),
                        tensor);
     read_stored(shard, *stored, piece->offset + from - piece->begin, out.subspan(from - begin, to - from));

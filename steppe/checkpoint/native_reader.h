@@ -23,7 +23,8 @@ class NativeReader {
   const Manifest& manifest() const { return manifest_; }
 
   // Elements [begin, begin + out.size()) of a logical tensor, row-major, as fp32. Reads only the blocks that
-  // hold them, and checks each. One thread. Host memory: a block.
+  // hold them, and checks each. Moments that are not stored, of what was frozen, are zeros. One thread. Host
+  // memory: a block.
   void read(std::string_view tensor, State state, int64_t begin, std::span<float> out);
 
  private:

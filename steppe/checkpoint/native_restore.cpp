@@ -89,10 +89,11 @@ void check_fits(const Manifest& manifest, model::ModelWeights& weights, const st
 void restore(NativeReader& reader, model::ModelWeights& weights, Restore what) {
   check_fits(reader.manifest(), weights, reader.path());
   for (auto& unit : weights.units()) {
-    const auto own = unit_state(unit);
-    for (const auto& [state, values] : own.tensors) {
-      if (what == Restore::kWeightsOnly && state != State::kMaster) continue;
-      for (const auto& slice : own.slices) read_into(reader, slice, state, values);
+    for (const auto& own : unit_states(unit)) {
+      for (const auto& [state, values] : own.tensors) {
+        if (what == Restore::kWeightsOnly && state != State::kMaster) continue;
+        for (const auto& slice : own.slices) read_into(reader, slice, state, values);
+      }
     }
     set_working_from_master(unit);
   }

@@ -82,26 +82,38 @@ void write_tensor(DurableFile& file, const at::Tensor& values, int64_t chunk_byt
 
 }  // namespace
 
-UnitState unit_state(const model::WeightUnit& unit) {
-  UnitState state;
-  state.name = unit.name();
-  state.numel = unit.shard_numel();
-  const int64_t shard_begin = unit.shard_begin(), shard_end = shard_begin + state.numel;
-  for (const auto& slice : unit.slices()) {
-    const int64_t from = std::max(shard_begin, slice.unit_begin),
-                  to = std::min(shard_end, slice.unit_begin + slice.count);
-    if (from >= to) continue;
-    state.slices.push_back({slice.tensor, slice.shape, from - shard_begin,
-                            slice.tensor_begin + from - slice.unit_begin, to - from});
-  }
+std::vector<UnitState> unit_states(const model::WeightUnit& unit) {
   const auto& shard = unit.shard();
-  state.tensors = {{State::kMaster, shard.master}, {State::kM, shard.m}, {State::kV, shard.v}};
-  return state;
+  const auto runs = optim::state_runs(shard.segments);
+  std::vector<UnitState> states;
+  for (const auto& run : runs) {
+    UnitState state;
+    state.name = runs.size() == 1 ? unit.name() : fmt::format("{}, part {}", unit.name(), states.size());
+    state.numel = run.count;
+    const int64_t begin = unit.shard_begin() + run.begin, end = begin + run.count;
+    for (const auto& slice : unit.slices()) {
+      const int64_t from = std::max(begin, slice.unit_begin),
+                    to = std::min(end, slice.unit_begin + slice.count);
+      if (from >= to) continue;
+      state.slices.push_back(
+          {slice.tensor, slice.shape, from - begin, slice.tensor_begin + from - slice.unit_begin, to - from});
+    }
+    state.tensors = {{State::kMaster, run.weights(shard)}};
+    if (!run.frozen) {
+      state.tensors.push_back({State::kM, run.of_state(shard.m)});
+      state.tensors.push_back({State::kV, run.of_state(shard.v)});
+    }
+    states.push_back(std::move(state));
+  }
+  return states;
 }
 
 void set_working_from_master(model::WeightUnit& unit) {
   const auto& shard = unit.shard();
-  if (shard.working.data_ptr() != shard.master.data_ptr()) shard.working.copy_(shard.master);
+  for (const auto& run : optim::state_runs(shard.segments)) {
+    const auto weights = run.weights(shard), working = shard.working.narrow(0, run.begin, run.count);
+    if (working.data_ptr() != weights.data_ptr()) working.copy_(weights);
+  }
   unit.refresh_working();
 }
 
@@ -111,7 +123,9 @@ std::string expert_bias_name(int64_t layer) {
 
 std::vector<UnitState> rank_states(model::ModelWeights& weights, int64_t rank) {
   std::vector<UnitState> states;
-  for (const auto& unit : weights.units()) states.push_back(unit_state(unit));
+  for (const auto& unit : weights.units()) {
+    for (auto& state : unit_states(unit)) states.push_back(std::move(state));
+  }
   if (rank != 0) return states;
   const auto& biases = weights.expert_biases();
   for (size_t layer = 0; layer < biases.size(); ++layer) {

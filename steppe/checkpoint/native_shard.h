@@ -19,8 +19,8 @@ struct StateSlice {
   int64_t offset = 0, begin = 0, count = 0;
 };
 
-// A rank's part of one unit: the same elements of each state. Tensors are 1-D, fp32 or (moments) bf16, on any
-// device.
+// Elements of a rank's part of one unit, the same of each state. Tensors are 1-D, fp32 or (moments) bf16, on
+// any device.
 struct UnitState {
   struct Tensor {
     State state;
@@ -34,7 +34,8 @@ struct UnitState {
 
 // The one place, with set_working_from_master(), that knows where a unit's masters and moments live: a
 // placement of the optimizer's state joins here. Views, nothing is copied.
-UnitState unit_state(const model::WeightUnit& unit);
+// What is frozen has no state but its weights, in the working dtype, and is an entry of its own.
+std::vector<UnitState> unit_states(const model::WeightUnit& unit);
 
 // The working weights of the whole unit from this rank's masters. Collective over the unit's replicas.
 void set_working_from_master(model::WeightUnit& unit);

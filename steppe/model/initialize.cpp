@@ -50,7 +50,10 @@ void fill_unit(WeightUnit& unit, const SliceSource& source) {
   if (unit.working().is_meta()) return;
   const int64_t working_begin = unit.working_is_whole() ? 0 : unit.shard_begin();
   fill_range(unit, source, working_begin, unit.working());
-  if (!unit.shard().working_is_master()) fill_range(unit, source, unit.shard_begin(), unit.shard().master);
+  if (unit.shard().working_is_master()) return;
+  for (const auto& run : optim::state_runs(unit.shard().segments)) {
+    if (!run.frozen) fill_range(unit, source, unit.shard_begin() + run.begin, run.weights(unit.shard()));
+  }
 }
 
 void initialize_unit(WeightUnit& unit, uint64_t seed) {

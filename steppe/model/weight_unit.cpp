@@ -28,7 +28,7 @@ std::vector<optim::Segment> segments_of(const std::vector<LogicalSlice>& slices,
         segments.back().treatment == treatment) {
       segments.back().end = to - begin;
     } else {
-      segments.push_back({from - begin, to - begin, slices[i].decay, treatment});
+      segments.push_back({from - begin, to - begin, slices[i].decay, treatment, 0});
     }
   }
   return segments;
@@ -47,6 +47,7 @@ int64_t WeightUnit::add(LogicalSlice slice, bool aligned) {
 void WeightUnit::finish_layout(const optim::ParameterRules& rules) {
   numel_ = rounded_up(numel_, kAlignment * replicas_->size());
   shard_.segments = segments_of(slices_, rules, shard_begin(), shard_begin() + shard_numel());
+  state_numel_ = optim::place_states(shard_.segments);
 }
 
 void WeightUnit::allocate(const ops::OpContext& context, optim::StateMemory& state) {
@@ -58,9 +59,10 @@ void WeightUnit::allocate(const ops::OpContext& context, optim::StateMemory& sta
   }
   grad_ = state.take_gradient(grad_numel());
   shard_.working = working_is_whole() ? working_.narrow(0, shard_begin(), n) : working_;
-  shard_.master = state.options().masters_are_working(context.dtype) ? shard_.working : state.take_master(n);
-  shard_.m = state.take_m(n);
-  shard_.v = state.take_v(n);
+  shard_.master =
+      state.options().masters_are_working(context.dtype) ? shard_.working : state.take_master(state_numel_);
+  shard_.m = state.take_m(state_numel_);
+  shard_.v = state.take_v(state_numel_);
   shard_.grad = grad_.narrow(0, grad_shard_begin(), n);
 }
 

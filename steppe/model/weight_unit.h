@@ -50,6 +50,7 @@ class WeightUnit {
   comm::Communicator& replicas() const { return *replicas_; }
   int64_t numel() const { return numel_; }  // padded
   int64_t shard_numel() const { return numel_ / replicas_->size(); }
+  int64_t state_numel() const { return state_numel_; }  // of the shard's masters and moments
   int64_t shard_begin() const { return replicas_->rank() * shard_numel(); }
 
   // Working weights: [shard_numel] if sharded over more than one rank, else [numel].
@@ -71,7 +72,7 @@ class WeightUnit {
   UnitKind kind_;
   comm::Communicator* replicas_;
   std::vector<LogicalSlice> slices_;
-  int64_t numel_ = 0;
+  int64_t numel_ = 0, state_numel_ = 0;
   at::Tensor working_, grad_;
   optim::ParameterShard shard_;
 };

@@ -98,13 +98,13 @@ ModelWeights::ModelWeights(const ModelConfig& config, const layout::RankLayout& 
 
 void ModelWeights::allocate(const ops::OpContext& context, const optim::StateOptions& state) {
   if (!state.rules.empty()) optim::check_rules(state.rules, parameter_names());
-  int64_t shard_numel = 0, grad_numel = 0;
+  int64_t state_numel = 0, grad_numel = 0;
   for (auto& unit : units_) {
     unit.finish_layout(state.rules);
-    shard_numel += unit.shard_numel();
+    state_numel += unit.state_numel();
     grad_numel += unit.grad_numel();
   }
-  state_ = std::make_unique<optim::StateMemory>(state, context, shard_numel, grad_numel);
+  state_ = std::make_unique<optim::StateMemory>(state, context, state_numel, grad_numel);
   for (auto& unit : units_) unit.allocate(context, *state_);
 }
 

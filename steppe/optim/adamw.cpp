@@ -16,6 +16,27 @@ kernels::AdamWStep kernel_step(const AdamWConfig& config, const AdamWUpdate& upd
           .step = update.step};
 }
 
+int64_t place_states(std::vector<Segment>& segments) {
+  int64_t placed = 0;
+  for (auto& segment : segments) {
+    segment.state_begin = placed;
+    if (!segment.treatment.frozen) placed += segment.end - segment.begin;
+  }
+  return placed;
+}
+
+std::vector<StateRun> state_runs(const std::vector<Segment>& segments) {
+  std::vector<StateRun> runs;
+  for (const auto& segment : segments) {
+    const bool frozen = segment.treatment.frozen;
+    if (runs.empty() || runs.back().frozen != frozen) {
+      runs.push_back({segment.begin, 0, segment.state_begin, frozen});
+    }
+    runs.back().count += segment.end - segment.begin;
+  }
+  return runs;
+}
+
 void add_trained_sum_of_squares(const at::Tensor& out, const at::Tensor& grad,
                                 const std::vector<Segment>& segments) {
   for (size_t i = 0; i < segments.size();) {

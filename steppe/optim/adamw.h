@@ -23,18 +23,39 @@ struct Segment {
   int64_t begin = 0, end = 0;
   bool matrix = false;
   Treatment treatment;
+  int64_t state_begin = 0;  // of its masters and moments; frozen elements have none
 };
 
-// What a rank owns of one weight unit: n contiguous elements. All tensors are 1-D.
+// Fills in state_begin: states lie one behind the other. Returns how many there are.
+int64_t place_states(std::vector<Segment>& segments);
+
+// What a rank owns of one weight unit: n contiguous elements, of which t are trained. All tensors are 1-D.
 struct ParameterShard {
-  at::Tensor master;              // fp32 [n], where the placement keeps it; or the working weights themselves
-  at::Tensor m, v;                // fp32 or bf16 [n], where the placement keeps them
+  at::Tensor master;              // fp32 [t], where the placement keeps it; or the working weights themselves
+  at::Tensor m, v;                // fp32 or bf16 [t], where the placement keeps them
   at::Tensor grad;                // fp32 [n], summed over everything; on the device or the host
   at::Tensor working;             // [n] in the working dtype, on the device
   std::vector<Segment> segments;  // cover [0, n), ascending
 
   bool working_is_master() const { return working.is_same(master); }
 };
+
+// Neighbouring segments that are all trained, or all frozen.
+struct StateRun {
+  int64_t begin = 0, count = 0;
+  int64_t state_begin = 0;
+  bool frozen = false;
+
+  // Of m and v, and of masters that are apart.
+  at::Tensor of_state(const at::Tensor& state) const { return state.narrow(0, state_begin, count); }
+  // The weights as exact as they are known: masters, or the working weights of what is frozen.
+  at::Tensor weights(const ParameterShard& shard) const {
+    const bool apart = !frozen && !shard.working_is_master();
+    return apart ? of_state(shard.master) : shard.working.narrow(0, begin, count);
+  }
+};
+
+std::vector<StateRun> state_runs(const std::vector<Segment>& segments);
 
 struct AdamWUpdate {
   double lr = 0;

@@ -17,7 +17,8 @@ std::vector<Bucket> cut_into_buckets(std::span<const ParameterShard* const> shar
         if (buckets.empty() || buckets.back().numel == bucket_params) buckets.emplace_back();
         auto& bucket = buckets.back();
         const int64_t count = std::min(segment.end - begin, bucket_params - bucket.numel);
-        bucket.pieces.push_back({shard, &segment, begin, count, bucket.numel});
+        bucket.pieces.push_back(
+            {shard, &segment, begin, count, segment.state_begin + begin - segment.begin, bucket.numel});
         bucket.numel += count;
         begin += count;
       }

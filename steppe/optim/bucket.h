@@ -15,9 +15,14 @@ struct Piece {
   const ParameterShard* shard = nullptr;
   const Segment* segment = nullptr;
   int64_t begin = 0, count = 0;  // within the shard
+  int64_t state_begin = 0;       // within its masters and moments
   int64_t bucket_begin = 0;      // within the bucket
 
   at::Tensor of(const at::Tensor& shard_tensor) const { return shard_tensor.narrow(0, begin, count); }
+  at::Tensor of_state(const at::Tensor& state) const { return state.narrow(0, state_begin, count); }
+  at::Tensor master() const {
+    return shard->working_is_master() ? of(shard->master) : of_state(shard->master);
+  }
   at::Tensor of_bucket(const at::Tensor& bucket_tensor) const {
     return bucket_tensor.narrow(0, bucket_begin, count);
   }

@@ -59,7 +59,7 @@ void Optimizer::step_resident(const AdamWUpdate& update) {
   for (const auto& bucket : buckets_) {
     for (const auto& piece : bucket.pieces) {
       const auto& shard = *piece.shard;
-      kernels::adamw({piece.of(shard.master), piece.of(shard.m), piece.of(shard.v), piece.of(shard.grad),
+      kernels::adamw({piece.master(), piece.of_state(shard.m), piece.of_state(shard.v), piece.of(shard.grad),
                       shard.working_is_master() ? at::Tensor{} : piece.of(shard.working)},
                      kernel_step(config_, update, *piece.segment));
     }

@@ -43,9 +43,9 @@ void Optimizer::update_on_cpu(const Bucket& bucket, HostSlot& slot, const AdamWU
   CopyRun run(link_.to_device, LinkPurpose::kWeights);
   for (const auto& piece : bucket.pieces) {
     const auto& shard = *piece.shard;
-    const auto master = piece.of(shard.master);
+    const auto master = piece.master();
     const auto refreshed = slot.working.defined() ? piece.of_bucket(slot.working) : at::Tensor{};
-    kernels::adamw({master, piece.of(shard.m), piece.of(shard.v),
+    kernels::adamw({master, piece.of_state(shard.m), piece.of_state(shard.v),
                     slot.grad.defined() ? piece.of_bucket(slot.grad) : piece.of(shard.grad), refreshed},
                    kernel_step(config_, update, *piece.segment));
     run.add(piece.of(shard.working), refreshed.defined() ? refreshed : master);

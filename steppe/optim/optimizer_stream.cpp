@@ -17,17 +17,24 @@ std::vector<Optimizer::DeviceSlot> Optimizer::make_device_slots() const {
 
 void Optimizer::fetch(const Bucket& bucket, DeviceSlot& slot) {
   link_.to_device.wait(slot.left);
-  const auto bring = [&](const at::Tensor& staged, const at::Tensor ParameterShard::*tensor,
-                         LinkPurpose purpose = LinkPurpose::kOptimizer) {
+  CopyRun state(link_.to_device, LinkPurpose::kOptimizer);
+  const auto bring = [&](const at::Tensor& staged, const at::Tensor ParameterShard::*tensor) {
     if (!staged.defined()) return;
-    CopyRun run(link_.to_device, purpose);
-    for (const auto& piece : bucket.pieces) run.add(piece.of_bucket(staged), piece.of(piece.shard->*tensor));
-    run.flush();
+    for (const auto& piece : bucket.pieces) {
+      state.add(piece.of_bucket(staged), piece.of_state(piece.shard->*tensor));
+    }
   };
   bring(slot.master, &ParameterShard::master);
   bring(slot.m, &ParameterShard::m);
   bring(slot.v, &ParameterShard::v);
-  bring(slot.grad, &ParameterShard::grad, LinkPurpose::kGradients);
+  state.flush();
+  if (slot.grad.defined()) {
+    CopyRun gradients(link_.to_device, LinkPurpose::kGradients);
+    for (const auto& piece : bucket.pieces) {
+      gradients.add(piece.of_bucket(slot.grad), piece.of(piece.shard->grad));
+    }
+    gradients.flush();
+  }
   slot.arrived = link_.to_device.record();
 }
 
@@ -37,7 +44,7 @@ void Optimizer::update_in_slot(const Bucket& bucket, const DeviceSlot& slot,
     const auto& shard = *piece.shard;
     const bool apart = slot.master.defined();
     kernels::adamw(
-        {apart ? piece.of_bucket(slot.master) : piece.of(shard.master), piece.of_bucket(slot.m),
+        {apart ? piece.of_bucket(slot.master) : piece.master(), piece.of_bucket(slot.m),
          piece.of_bucket(slot.v), slot.grad.defined() ? piece.of_bucket(slot.grad) : piece.of(shard.grad),
          apart ? piece.of(shard.working) : at::Tensor{}},
         kernel_step(config_, update, *piece.segment));
@@ -49,7 +56,8 @@ void Optimizer::put_back(const Bucket& bucket, DeviceSlot& slot) {
   CopyRun run(link_.to_host, LinkPurpose::kOptimizer);
   const auto back = [&](const at::Tensor& staged, const at::Tensor ParameterShard::*tensor) {
     if (!staged.defined()) return;
-    for (const auto& piece : bucket.pieces) run.add(piece.of(piece.shard->*tensor), piece.of_bucket(staged));
+    for (const auto& piece : bucket.pieces)
+      run.add(piece.of_state(piece.shard->*tensor), piece.of_bucket(staged));
   };
   back(slot.master, &ParameterShard::master);
   back(slot.m, &ParameterShard::m);

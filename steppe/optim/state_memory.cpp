@@ -8,7 +8,7 @@ namespace steppe::optim {
 
 using memory::Category, memory::HostArena;
 
-StateMemory::StateMemory(const StateOptions& options, const ops::OpContext& context, int64_t shard_numel,
+StateMemory::StateMemory(const StateOptions& options, const ops::OpContext& context, int64_t state_numel,
                          int64_t grad_numel)
     : options_(options), context_(context) {
   STEPPE_CHECK_VALUE(options.on_host() || !options.host_gradients,
@@ -16,7 +16,7 @@ StateMemory::StateMemory(const StateOptions& options, const ops::OpContext& cont
   STEPPE_CHECK_VALUE(options.moments_dtype == at::kFloat || options.moments_dtype == at::kBFloat16,
                      "[optimizer] moments_dtype must be float32 or bfloat16, got {}",
                      c10::toString(options.moments_dtype));
-  if (options.on_host()) lay_out_state(shard_numel);
+  if (options.on_host()) lay_out_state(state_numel);
   if (options.host_gradients) lay_out_gradients(grad_numel);
 }
 
@@ -30,13 +30,13 @@ std::unique_ptr<HostArena> StateMemory::make_arena(int64_t bytes, Category categ
                                .warn = [this](const std::string& warning) { warnings_.push_back(warning); }});
 }
 
-void StateMemory::lay_out_state(int64_t shard_numel) {
+void StateMemory::lay_out_state(int64_t state_numel) {
   const bool masters = !options_.masters_are_working(context_.dtype);
-  const int64_t moment_bytes = HostArena::aligned(shard_numel * c10::elementSize(options_.moments_dtype));
-  const int64_t master_bytes = masters ? HostArena::aligned(shard_numel * 4) : 0;
+  const int64_t moment_bytes = HostArena::aligned(state_numel * c10::elementSize(options_.moments_dtype));
+  const int64_t master_bytes = masters ? HostArena::aligned(state_numel * 4) : 0;
   state_arena_ = make_arena(master_bytes + 2 * moment_bytes, Category::kOptimizer, "optimizer.placement");
   const auto plane = [&](int64_t bytes, at::ScalarType dtype) {
-    return state_arena_->tensor(state_arena_->take(bytes), {shard_numel}, dtype);
+    return state_arena_->tensor(state_arena_->take(bytes), {state_numel}, dtype);
   };
   if (masters) master_.host = plane(master_bytes, at::kFloat);
   m_.host = plane(moment_bytes, options_.moments_dtype);

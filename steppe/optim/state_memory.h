@@ -38,10 +38,10 @@ struct StateOptions {
 
 class StateMemory {
  public:
-  // Elements of all shards of this rank, and of all its gradient accumulators. Takes the host's part at once.
-  // ValueError: host gradients with resident state, a moments dtype other than fp32 or bf16. RuntimeFailure
-  // when the host has not got that much.
-  StateMemory(const StateOptions& options, const ops::OpContext& context, int64_t shard_numel,
+  // Trained elements of all shards of this rank, and all its gradient accumulators. Takes the host's part at
+  // once. ValueError: host gradients with resident state, a moments dtype other than fp32 or bf16.
+  // RuntimeFailure when the host has not got that much.
+  StateMemory(const StateOptions& options, const ops::OpContext& context, int64_t state_numel,
               int64_t grad_numel);
 
   // Zero-filled, in the order of the units; together no more than was announced.
@@ -61,7 +61,7 @@ class StateMemory {
     int64_t taken = 0;
   };
   at::Tensor take(Plane& plane, int64_t numel, at::ScalarType dtype);
-  void lay_out_state(int64_t shard_numel);
+  void lay_out_state(int64_t state_numel);
   void lay_out_gradients(int64_t grad_numel);
   std::unique_ptr<memory::HostArena> make_arena(int64_t bytes, memory::Category category, const char* name);
 

@@ -67,7 +67,7 @@ Budget budget_of(const recipe::RunConfig& run, const Sizes& s, const DryRunOptio
   Terms host(budget.host.terms);
   add_host(s, host);
   // Where there is too little, training waits while checkpoints are written.
-  const int64_t snapshot = (4 + 2 * moment_bytes(s)) * owned(s);
+  const int64_t snapshot = (4 + 2 * moment_bytes(s)) * owned(s) + s.b * s.frozen;
   const int64_t ranks = run.hardware.ranks_per_node.value_or(options.world_size);
   if (run.checkpoint.async && snapshot * ranks <= writers_budget(run, budget, options)) {
     budget.checkpoint_snapshot = snapshot;

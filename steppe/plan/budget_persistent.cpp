@@ -1,6 +1,9 @@
 #include <algorithm>
 
+#include "steppe/comm/groups.h"
 #include "steppe/memory/host_arena.h"
+#include "steppe/memory/scope.h"
+#include "steppe/model/weights.h"
 #include "steppe/plan/budget_sizes.h"
 
 namespace steppe::plan {
@@ -29,7 +32,19 @@ int64_t norm_unit(const Sizes& s) {
 
 int64_t owned(const Sizes& s) {
   return (dense_of_all_layers(s) + norm_unit(s)) / s.W + num_moe_layers(s) * expert_unit(s) * s.Ep / s.W +
-         num_tables(s) * table_unit(s) * s.P / s.W;
+         num_tables(s) * table_unit(s) * s.P / s.W - s.frozen;
+}
+
+int64_t frozen_elements(const train::RankShape& shape, const optim::StateOptions& state) {
+  if (state.rules.freeze.empty()) return 0;
+  memory::Ledger apart;
+  const memory::LedgerBinding binding(apart);
+  auto groups = comm::make_shape_only_groups(shape.layout);
+  const ops::OpContext context{at::kMeta, at::kFloat, nullptr};
+  model::ModelWeights weights(shape.model, shape.layout, groups, context, state);
+  int64_t frozen = 0;
+  for (const auto& unit : weights.units()) frozen += unit.shard_numel() - unit.state_numel();
+  return frozen;
 }
 
 int64_t accumulated(const Sizes& s) {

@@ -96,6 +96,7 @@ Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& opti
   s.heads_each = m.num_attention_heads / s.D;
   s.kv_heads_each = std::max<int64_t>(1, m.num_key_value_heads / s.D);
   s.state = train::state_options(run);
+  s.frozen = frozen_elements(s.shape, s.state);
   s.offload = train::offload_config(run, m, s.shape.layout_config, options.attention_output_bytes);
   const int64_t boundary = memory::HostArena::aligned(s.n * s.H * s.b);
   s.host_boundaries = boundary == 0 ? 0 : std::min(s.L, s.offload.boundary_host_bytes / boundary);

@@ -42,6 +42,7 @@ struct Sizes {
   int64_t heads_each = 0, kv_heads_each = 0, d = 0;
   int64_t expert_tile_rows = 0;  // 0: no limit
   int64_t host_boundaries = 0;   // layers whose input leaves the device
+  int64_t frozen = 0;            // elements of this rank's shards that have no masters and moments
   RoutedRows expected, guaranteed;
 
   bool fp32() const { return b == 4; }
@@ -71,6 +72,8 @@ int64_t dense_of_all_layers(const Sizes& s);
 int64_t num_moe_layers(const Sizes& s);
 int64_t num_tables(const Sizes& s);
 int64_t norm_unit(const Sizes& s);
+// Of its shards, by the layout of its units.
+int64_t frozen_elements(const train::RankShape& shape, const optim::StateOptions& state);
 // Elements whose masters and moments are this rank's, and those whose gradients it accumulates.
 int64_t owned(const Sizes& s);
 int64_t accumulated(const Sizes& s);

@@ -14,6 +14,7 @@
 #include "steppe/memory/scope.h"
 #include "steppe/memory/timeline_recording.h"
 #include "steppe/ops/moe_dispatch/dispatch_plan.h"
+#include "steppe/plan/budget_sizes.h"
 #include "steppe/plan/host_meeting.h"
 #include "steppe/plan/supposed_batch.h"
 #include "steppe/plan/supposed_routing.h"
@@ -196,6 +197,24 @@ std::vector<DryRun> dry_run_all(const recipe::RunConfig& run, const DryRunOption
   return all;
 }
 
+namespace {
+
+// Frozen parameters have no state, and may be one rank's and not another's: whose shards have fewest of them,
+// from `first` onwards.
+int most_trained(const recipe::RunConfig& run, int first, int world_size) {
+  if (run.optimizer.freeze.empty()) return first;
+  const auto state = train::state_options(run);
+  int most = first;
+  int64_t fewest = INT64_MAX;
+  for (int rank = first; rank < first + world_size; ++rank) {
+    const int64_t frozen = frozen_elements(RankShape(run, rank % world_size, world_size), state);
+    if (frozen < fewest) fewest = frozen, most = rank % world_size;
+  }
+  return most;
+}
+
+}  // namespace
+
 std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_size) {
   const RankShape shape(run, 0, world_size);
   const data::BatchPlan plan(train::batch_shape(run, shape.layout_config));
@@ -209,6 +228,9 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
   }
   const auto first = static_cast<int>(fullest * shape.layout_config.ulysses_degree);
   std::vector<int> candidates = {first};
+  if (const int trains_most = most_trained(run, first, world_size); trains_most != first) {
+    candidates.push_back(trains_most);
+  }
   const int degree = shape.layout_config.expert_degree;
   if (degree == 1 || run.dispatch.kind == "ep" || run.router.force_load_balancing) return candidates;
 

@@ -47,8 +47,9 @@ struct DryRun {
 DryRun dry_run(const recipe::RunConfig& run, const DryRunOptions& options, int rank);
 std::vector<DryRun> dry_run_all(const recipe::RunConfig& run, const DryRunOptions& options);
 
-// The ranks among which the fullest is: of the group with the most sequences the first; where helpers take
-// over foreign experts, also that which takes the most.
+// The ranks among which the fullest is: of the group with the most sequences the first; where parameters are
+// frozen, also that which trains the most; where helpers take over foreign experts, that which takes the
+// most.
 std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_size);
 // The fullest of those.
 DryRun dry_run_heaviest(const recipe::RunConfig& run, const DryRunOptions& options);

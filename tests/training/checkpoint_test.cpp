@@ -133,6 +133,39 @@ TEST(Checkpoint, EveryLayoutLoadsTheBitsThatAnySaved) {
   }
 }
 
+// What is frozen has no masters and moments: its weights are saved, and moments that nobody saved are zeros.
+TEST(Checkpoint, FrozenParametersComeAndGoBetweenRuns) {
+  const TemporaryFolder folder;
+  auto frozen = run_of({2, 1, 2, 2}), trained = run_of({4, 2, 4, 1}), others = run_of({1, 1, 1, 1});
+  frozen.state.rules.freeze = {"model.layers.1.self_attn.*", "*experts.7.up_proj.weight"};
+  others.state.rules.freeze = {"*norm.weight", "*experts.7.*"};
+  Values saved, again, thawed, elsewhere;
+  train_and_save(frozen, folder / "frozen", saved);
+  auto same_elsewhere = run_of({1, 1, 1, 1});
+  same_elsewhere.state.rules = frozen.state.rules;
+  load(same_elsewhere, folder / "frozen", again);
+  EXPECT_TRUE(again == saved);
+  load(trained, folder / "frozen", thawed);
+  int64_t zeros = 0;
+  for (const auto& [key, values] : thawed.states()) {
+    const auto before = saved.states().find(key);
+    if (before != saved.states().end()) {
+      EXPECT_EQ(values, before->second) << key.first;
+      continue;
+    }
+    EXPECT_NE(key.second, State::kMaster) << key.first;
+    EXPECT_TRUE(std::ranges::all_of(values, [](float value) { return value == 0; })) << key.first;
+    ++zeros;
+  }
+  EXPECT_EQ(zeros, 2 * (6 + 2));  // moments of four projections, two norms, and an expert of two layers
+  // Frozen only now: its moments are left where they are.
+  Values all;
+  train_and_save(trained, folder / "trained", all);
+  load(others, folder / "trained", elsewhere);
+  for (const auto& [key, values] : elsewhere.states()) EXPECT_EQ(values, all.states().at(key)) << key.first;
+  EXPECT_FALSE(elsewhere.states().contains({"model.norm.weight", State::kM}));
+}
+
 TEST(Checkpoint, AnotherWorkingPrecisionHasTheSameMastersAndRoundedWeights) {
   const TemporaryFolder folder;
   Values in_bf16, loaded_bf16, loaded_fp32, from_fp32;

@@ -43,9 +43,10 @@ std::vector<State> trained(const SmallRun& run) {
     memory::LedgerBinding outlives(memory::process_ledger());
     for (const auto& unit : rank.weights.units()) {
       const auto& shard = unit.shard();
-      for (const auto& tensor : {shard.master, shard.m, shard.v, unit.working()}) {
-        state.tensors.push_back(tensor.clone());
+      for (const auto& run : optim::state_runs(shard.segments)) {
+        state.tensors.push_back(run.weights(shard).clone());
       }
+      for (const auto& tensor : {shard.m, shard.v, unit.working()}) state.tensors.push_back(tensor.clone());
     }
   });
   return states;
@@ -120,8 +121,11 @@ TEST(OptimizerPlacement, FrozenParametersAndGroups) {
       .freeze = {"model.embed_tokens.weight", "model.layers.1.self_attn.*", "*experts.7.up_proj*"},
       .groups = {{{"*norm.weight"}, run.lr / 8, 0.0}, {{"*.mlp.gate.weight"}, {}, 0.25}}};
   const auto plain = trained(small_run(2, {2, 1, 2, 1}));
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    run.dtype = dtype;
+    expect_every_placement_trains_alike(run, kFewCases);
+  }
   EXPECT_NE(trained(run)[0].losses, plain[0].losses);
-  expect_every_placement_trains_alike(run, kFewCases);
 }
 
 TEST(OptimizerPlacement, FrozenWeightsAreThoseOfTheBeginning) {
@@ -140,6 +144,31 @@ TEST(OptimizerPlacement, FrozenWeightsAreThoseOfTheBeginning) {
             << unit.name();
       }
     });
+  }
+}
+
+// Neither masters nor moments: as many bytes less as are frozen, wherever the state lives.
+TEST(OptimizerPlacement, FrozenParametersHaveNoState) {
+  for (const auto placement : {Placement::kResident, Placement::kCpu, Placement::kStream}) {
+    auto run = small_run(2, {2, 1, 2, 1});
+    run.dtype = at::kBFloat16;
+    run.state.placement = placement;
+    const auto state_bytes = [&] {
+      std::vector<int64_t> bytes(2);
+      on_all_ranks(run, top_k, [&](Rank& rank) {
+        const auto domain = placement == Placement::kResident ? Domain::kDevice : Domain::kHost;
+        bytes[rank.layout.rank()] =
+            of(memory::current_ledger().live_by_category(domain), Category::kOptimizer);
+      });
+      return bytes[0] + bytes[1];
+    };
+    const int64_t all = state_bytes();
+    run.state.rules.freeze = {"model.embed_tokens.weight", "*.self_attn.q_proj.weight", "*experts.7.*"};
+    const auto& m = run.model;
+    const int64_t frozen = m.hidden_size * (m.vocab_size + 3 * m.num_attention_heads * m.head_dim +
+                                            2 * 3 * m.moe_intermediate_size);
+    // Ranges of host memory end at multiples of 64 bytes, and so do units.
+    EXPECT_NEAR(static_cast<double>(all - state_bytes()), static_cast<double>(12 * frozen), 12 * 64 * 4);
   }
 }
 
