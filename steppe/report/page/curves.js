@@ -94,11 +94,12 @@ function curvesCard() {
   add("Gradient norm, before clipping", [of("grad_norm", "norm")], {zero: true});
   add("Learning rate", [{...of("lr", "rate"), smooth: false}], {zero: true});
   add("Seconds a step", [of("step_s", "step"), of("data_wait_s", "waiting for data")], {zero: true});
+  add("Seconds that saving holds a step up", [{...of("checkpoint/stall_s", "stall"), smooth: false}], {zero: true});
   add("Fullest expert, times the mean", [of("moe/load_max_over_mean", "max ÷ mean")], {zero: true});
   add("Unevenness of experts", [of("moe/load_cv", "deviation ÷ mean"), of("moe/dead_expert_frac", "share without tokens")], {zero: true});
   add("Router entropy, of its maximum", [of("moe/router_entropy", "entropy")]);
   add("Largest expert bias", [{...of("moe/bias_max_abs", "bias"), smooth: false}], {zero: true});
-  const known = /^(loss|tokens_per_s|tflops|grad_norm|lr|step_s|data_wait_s|tokens|target_tokens|num_ranks|time_left_s|peak_bytes|plan_peak_bytes|host_bytes|moe\/(load_.*|dead_expert_frac|router_entropy|bias_max_abs))$/;
+  const known = /^(loss|tokens_per_s|tflops|grad_norm|lr|step_s|data_wait_s|tokens|target_tokens|num_ranks|time_left_s|peak_bytes|plan_peak_bytes|host_bytes|checkpoint\/stall_s|moe\/(load_.*|dead_expert_frac|router_entropy|bias_max_abs))$/;
   for (const key of Object.keys(columns).filter((name) => !known.test(name))) add(key, [of(key)]);
   return [el("section", {class: "card", id: "curves"}, el("div", {class: "head", style: "margin-bottom:12px"}, el("h2", {}, "Training")),
     el("div", {class: "multiples"}, sections))];
