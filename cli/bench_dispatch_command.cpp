@@ -163,6 +163,8 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
   command->add_option("--samples", options.samples, "timed runs of each kind")
       ->check(whole_number_from(1))
       ->capture_default_str();
+  command->add_flag("--keep", options.keep,
+                    "between the passes, what a run keeps that recomputes nothing (default: recompute)");
   command->add_flag("--dry", options.dry, "bytes only: nothing is computed or held, any size will do");
   command->add_option(
       "--timeline", options.timeline,

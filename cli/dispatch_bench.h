@@ -23,6 +23,7 @@ struct DispatchBenchOptions {
   c10::ScalarType dtype = c10::kFloat;
   c10::ScalarType gradients = c10::kFloat;  // of weights: fp32 or dtype
   bool dry = false;
+  bool keep = false;  // between the passes, what a run keeps that recomputes nothing
   int64_t samples = 10;
   std::vector<std::string> kinds;
   std::string timeline;  // file of a traced run of every kind; empty: none

@@ -79,11 +79,12 @@ ops::RouteCounts BenchLayer::counts(const ops::ChunkSplit& split) const {
 
 void BenchLayer::forward(comm::Communicator& group, const ops::DispatchOptions& kind) {
   kernels::fill_zero(y);
-  ops::dispatch_forward(context, group, y, x, routing, weights, kind, nullptr);
+  ops::dispatch_forward(context, group, y, x, routing, weights, kind, options.keep ? &saved : nullptr);
 }
 
 void BenchLayer::backward(comm::Communicator& group, const ops::DispatchOptions& kind) {
-  ops::dispatch_backward(context, group, {dx, dweights, grads}, dy, x, routing, weights, kind, nullptr);
+  ops::dispatch_backward(context, group, {dx, dweights, grads}, dy, x, routing, weights, kind,
+                         options.keep ? &saved : nullptr);
 }
 
 double BenchLayer::error_of_some_tokens() const {

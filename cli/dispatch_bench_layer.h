@@ -42,6 +42,7 @@ struct BenchLayer {
   ops::PinnedRouting routing;
   ops::ExpertWeights weights;
   ops::ExpertGradients grads;
+  ops::DispatchSaved saved;  // from a forward to its backward
 };
 
 }  // namespace steppe::cli
