@@ -33,7 +33,7 @@ def program(build: Path, name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--build", type=Path, default=ROOT / "build-cuda")
     parser.add_argument("--params", type=float, default=1e9)
     parser.add_argument("--bucket", type=float, default=1e8)
     parser.add_argument("--slots", type=int, default=2)
