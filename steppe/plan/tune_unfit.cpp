@@ -91,6 +91,12 @@ std::string largest_term(const Phase& phase) {
   return fmt::format("{} ({} = {})", format_bytes(top->expected), top->name, top->formula);
 }
 
+std::string places(const Means& means) {
+  const auto where = [](bool on_host) { return on_host ? "host" : "device"; };
+  return fmt::format("optimizer state on the {}, gradients on the {}, layer inputs on the {}",
+                     where(means.host_state), where(means.host_gradients), where(means.host_boundaries));
+}
+
 std::string what_breaks(const TuneProblem& problem, const Candidate& least) {
   const auto& budget = least.budget;
   const auto room = problem.room();
@@ -111,10 +117,11 @@ std::string what_breaks(const TuneProblem& problem, const Candidate& least) {
 std::string nothing_fits(const TuneProblem& problem, const Candidate& least) {
   const auto& p = least.run.parallelism;
   auto text = fmt::format(
-      "[plan] no layout of {} ranks fits {}: that which lacks least (ulysses {}, expert {}, vocab {}, with "
-      "everything on that saves memory) needs {}",
+      "[plan] no layout of {} ranks fits {}: that which lacks least (ulysses {}, expert {}, vocab {}; {}) "
+      "needs "
+      "{}",
       problem.world_size, problem.hardware.name, p.ulysses_degree, p.expert_parallel_degree,
-      p.vocab_parallel_degree, what_breaks(problem, least));
+      p.vocab_parallel_degree, places(least.means), what_breaks(problem, least));
   std::string changes;
   for (const auto& change : {more_ranks(problem), shorter_length(problem), more_host_memory(problem)}) {
     if (change) changes += (changes.empty() ? "" : ", or ") + *change;
