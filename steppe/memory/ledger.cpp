@@ -114,18 +114,30 @@ void Ledger::reset_peak() {
   }
 }
 
-void Ledger::mark(std::string text) {
-  SpinGuard guard(busy_);
+void Ledger::leave_mark() {
   for (DomainState& state : domains_) {
     if (!std::exchange(state.peak_under_current_mark, false)) continue;
     state.peak_mark = current_mark_;
   }
+}
+
+void Ledger::mark_part(std::string_view text) {
+  SpinGuard guard(busy_);
+  leave_mark();
+  current_mark_.resize(current_mark_length_);
+  if (!text.empty()) current_mark_.append(", ").append(text);
+}
+
+void Ledger::mark(std::string text) {
+  SpinGuard guard(busy_);
+  leave_mark();
   if (recording_) {
     timeline_.events.push_back({0, Category::kUntagged, Domain::kDevice,
                                 static_cast<int32_t>(timeline_.marks.size()), state(Domain::kDevice).live});
     timeline_.marks.push_back(text);
   }
   current_mark_ = std::move(text);
+  current_mark_length_ = current_mark_.size();
 }
 
 void Ledger::start_timeline() {

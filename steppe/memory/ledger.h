@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "steppe/memory/category.h"
@@ -61,8 +62,11 @@ class Ledger {
   // The peak starts again from what is live now.
   void reset_peak();
 
-  // A named instant: layer, pass, chunk. Cheap when no timeline is recorded.
+  // A named instant: layer and pass. Cheap when no timeline is recorded.
   void mark(std::string text);
+  // A part of what the last mark named, "chunk 3 of 10"; empty: no part of it. A peak's mark says it, a
+  // timeline does not.
+  void mark_part(std::string_view text);
   void start_timeline();
   Timeline stop_timeline();
 
@@ -78,11 +82,13 @@ class Ledger {
     std::string peak_mark;
   };
   void record(int64_t bytes, Category category, Domain domain);
+  void leave_mark();
   const DomainState& state(Domain domain) const { return domains_[static_cast<int>(domain)]; }
 
   mutable std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   std::array<DomainState, kNumDomains> domains_;
-  std::string current_mark_;
+  std::string current_mark_;        // with its part
+  size_t current_mark_length_ = 0;  // without
   int64_t num_allocations_ = 0;
   int64_t num_live_blocks_ = 0;
   bool recording_ = false;

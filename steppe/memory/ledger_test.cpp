@@ -83,6 +83,25 @@ TEST(Ledger, AgreesWithAListOfBlocks) {
   for (const Block& block : blocks) ledger.released(block.bytes, block.category, block.domain);
 }
 
+TEST(Ledger, PeakRemembersThePartOfItsMark) {
+  Ledger ledger;
+  ledger.mark("layer 3 backward");
+  ledger.mark_part("chunk 1 of 2");
+  ledger.allocated(50, Category::kExpert, Domain::kDevice);
+  EXPECT_EQ(ledger.peak().mark, "layer 3 backward, chunk 1 of 2");
+  ledger.mark_part("chunk 2 of 2");
+  ledger.allocated(10, Category::kExpert, Domain::kDevice);
+  ledger.mark_part({});
+  EXPECT_EQ(ledger.peak().mark, "layer 3 backward, chunk 2 of 2");
+  ledger.allocated(10, Category::kExpert, Domain::kDevice);
+  EXPECT_EQ(ledger.peak().mark, "layer 3 backward");
+  ledger.mark_part("chunk 1 of 2");
+  ledger.mark("layer 2 backward");
+  ledger.allocated(10, Category::kExpert, Domain::kDevice);
+  EXPECT_EQ(ledger.peak().mark, "layer 2 backward");
+  ledger.released(80, Category::kExpert, Domain::kDevice);
+}
+
 TEST(Ledger, PeakRemembersItsMark) {
   Ledger ledger;
   ledger.mark("forward");

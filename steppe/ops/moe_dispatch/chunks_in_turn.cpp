@@ -4,6 +4,7 @@
 
 #include "steppe/kernels/permute.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/chunk_mark.h"
 #include "steppe/ops/moe_dispatch/chunk_tokens.h"
 #include "steppe/ops/moe_dispatch/pipelined.h"
 #include "steppe/ops/moe_dispatch/route_order.h"
@@ -105,6 +106,7 @@ void in_turn_forward(const OpContext& context, const DispatchPlan& plan, const a
   }
   const auto room = turns.make_rows();
   for (int64_t chunk = 0; chunk < turns.num_chunks(); ++chunk) {
+    const ChunkMark mark(chunk, turns.num_chunks());
     turns.take(chunk);
     const auto rows = turns.gather(room, x_NH);
     expert_mlp_forward(context, rows, turns.with(rows), weights, turns.kept(kept_R2I), turns.tile_rows());
@@ -121,6 +123,7 @@ void in_turn_backward(const OpContext& context, const DispatchPlan& plan, const 
   const auto x_room = turns.make_rows(), dy_room = turns.make_rows();
   const auto dweight_room = turns.make_values();
   for (int64_t chunk = 0; chunk < turns.num_chunks(); ++chunk) {
+    const ChunkMark mark(chunk, turns.num_chunks());
     turns.take(chunk);
     const auto x = turns.gather(x_room, x_NH), dy = turns.gather(dy_room, dy_NH);
     const auto dweight = turns.here(dweight_room);

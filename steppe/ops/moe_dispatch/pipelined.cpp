@@ -1,6 +1,7 @@
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/chunk_mark.h"
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
 
 namespace steppe::ops {
@@ -44,6 +45,7 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
   arrives.wait();
   const int64_t last = pass.num_chunks() - 1;
   for (int64_t chunk = 0; chunk <= last; ++chunk) {
+    const ChunkMark mark(chunk, pass.num_chunks());
     comm::Pending returns;
     work_through(
         pass, chunk, /*num_parts=*/2,
@@ -109,6 +111,7 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
     x_arrives.wait();
     const int64_t last = pass.num_chunks() - 1;
     for (int64_t chunk = 0; chunk <= last; ++chunk) {
+      const ChunkMark mark(chunk, pass.num_chunks());
       work_through(
           pass, chunk, /*num_parts=*/3,
           [&](const Tile& of) {
