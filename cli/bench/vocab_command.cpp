@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_options.h"
+#include "cli/bench/options.h"
+#include "cli/bench/vocab_bench.h"
 #include "cli/commands.h"
-#include "cli/vocab_bench.h"
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
 

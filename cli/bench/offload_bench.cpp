@@ -1,4 +1,4 @@
-#include "cli/offload_bench.h"
+#include "cli/bench/offload_bench.h"
 
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>

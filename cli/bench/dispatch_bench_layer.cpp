@@ -1,4 +1,4 @@
-#include "cli/dispatch_bench_layer.h"
+#include "cli/bench/dispatch_bench_layer.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -8,9 +8,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_options.h"
+#include "cli/bench/offload_bench.h"
+#include "cli/bench/options.h"
 #include "cli/commands.h"
-#include "cli/offload_bench.h"
 #include "steppe/base/bytes.h"
 
 namespace steppe::cli {

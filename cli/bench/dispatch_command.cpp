@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_options.h"
+#include "cli/bench/dispatch_bench.h"
+#include "cli/bench/options.h"
 #include "cli/commands.h"
-#include "cli/dispatch_bench.h"
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
 

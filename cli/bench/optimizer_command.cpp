@@ -10,9 +10,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_options.h"
+#include "cli/bench/optimizer_bench.h"
+#include "cli/bench/options.h"
 #include "cli/commands.h"
-#include "cli/optimizer_bench.h"
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
 

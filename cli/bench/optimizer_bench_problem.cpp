@@ -1,4 +1,4 @@
-#include "cli/optimizer_bench_problem.h"
+#include "cli/bench/optimizer_bench_problem.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "cli/optimizer_bench.h"
+#include "cli/bench/optimizer_bench.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <map>
 
-#include "cli/optimizer_bench_peers.h"
-#include "cli/optimizer_bench_problem.h"
+#include "cli/bench/optimizer_bench_peers.h"
+#include "cli/bench/optimizer_bench_problem.h"
 #include "steppe/base/error.h"
 
 namespace steppe::cli {

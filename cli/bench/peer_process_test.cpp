@@ -1,4 +1,4 @@
-#include "cli/peer_process.h"
+#include "cli/bench/peer_process.h"
 
 #include <gtest/gtest.h>
 

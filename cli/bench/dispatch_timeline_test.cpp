@@ -1,4 +1,4 @@
-#include "cli/dispatch_timeline.h"
+#include "cli/bench/dispatch_timeline.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

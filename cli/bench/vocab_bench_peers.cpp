@@ -1,4 +1,4 @@
-#include "cli/vocab_bench_peers.h"
+#include "cli/bench/vocab_bench_peers.h"
 
 #include <ATen/ops/empty.h>
 #include <omp.h>

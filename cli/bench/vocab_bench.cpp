@@ -1,4 +1,4 @@
-#include "cli/vocab_bench.h"
+#include "cli/bench/vocab_bench.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "cli/vocab_bench_peers.h"
+#include "cli/bench/vocab_bench_peers.h"
 #include "steppe/base/error.h"
 #include "steppe/comm/collectives.h"
 #include "steppe/comm/gloo_communicator.h"

@@ -1,5 +1,5 @@
 // Small runs of the benchmark: what it reports beside times.
-#include "cli/optimizer_bench.h"
+#include "cli/bench/optimizer_bench.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/peer_process.h"
+#include "cli/bench/peer_process.h"
 #include "steppe/base/temporary_folder.h"
 
 namespace steppe::cli {

@@ -1,4 +1,4 @@
-#include "cli/dispatch_bench.h"
+#include "cli/bench/dispatch_bench.h"
 
 #include <ATen/ATen.h>
 
@@ -7,8 +7,8 @@
 #include <map>
 #include <numeric>
 
-#include "cli/dispatch_bench_layer.h"
-#include "cli/dispatch_timeline.h"
+#include "cli/bench/dispatch_bench_layer.h"
+#include "cli/bench/dispatch_timeline.h"
 #include "steppe/base/error.h"
 #include "steppe/comm/collectives.h"
 #include "steppe/comm/gloo_communicator.h"

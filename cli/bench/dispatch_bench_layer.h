@@ -1,7 +1,7 @@
 // One rank's part of the layer that the benchmark of dispatch runs.
 #pragma once
 
-#include "cli/dispatch_bench.h"
+#include "cli/bench/dispatch_bench.h"
 #include "steppe/comm/communicator.h"
 
 namespace steppe::cli {

@@ -1,4 +1,4 @@
-#include "cli/optimizer_bench_peers.h"
+#include "cli/bench/optimizer_bench_peers.h"
 
 #include <ATen/ops/empty.h>
 #include <omp.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/optimizer_bench_problem.h"
+#include "cli/bench/optimizer_bench_problem.h"
 #include "steppe/base/error.h"
 
 namespace steppe::cli {
