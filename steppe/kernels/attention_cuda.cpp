@@ -14,7 +14,7 @@
 
 #include "steppe/kernels/attention_backend.h"
 #include "steppe/kernels/backend.h"
-#include "steppe/kernels/grouped_matmul_backend.h"
+#include "steppe/kernels/host_values_backend.h"
 
 namespace steppe::kernels {
 namespace {
@@ -36,8 +36,8 @@ Documents documents_of(const AttentionInput& input) {
   const std::vector<int32_t> bounds(documents.bounds.begin(), documents.bounds.end());
   documents.bounds_on_device =
       at::empty({static_cast<int64_t>(bounds.size())}, input.q_Shd.options().dtype(at::kInt));
-  cuda::write_row_ends(documents.bounds_on_device.mutable_data_ptr<int32_t>(), bounds,
-                       current_cuda_stream(input.q_Shd));
+  cuda::put_host_values(documents.bounds_on_device.mutable_data_ptr<int32_t>(), bounds, "attention",
+                        current_cuda_stream(input.q_Shd));
   return documents;
 }
 

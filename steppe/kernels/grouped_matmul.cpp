@@ -9,6 +9,7 @@
 #include "steppe/base/error.h"
 #include "steppe/kernels/backend.h"
 #include "steppe/kernels/grouped_matmul_backend.h"
+#include "steppe/kernels/host_values_backend.h"
 #include "steppe/kernels/matmul.h"
 #include "steppe/kernels/meta_device.h"
 
@@ -71,7 +72,7 @@ RowGroups::RowGroups(std::vector<int64_t> rows, const at::Tensor& x) : rows_(std
   if (x.is_meta()) return;
   std::vector<int32_t> ends(rows_.size());
   std::partial_sum(rows_.begin(), rows_.end(), ends.begin());
-  cuda::write_row_ends(ends_.mutable_data_ptr<int32_t>(), ends, current_cuda_stream(x));
+  cuda::put_host_values(ends_.mutable_data_ptr<int32_t>(), ends, "row_groups", current_cuda_stream(x));
 }
 
 void grouped_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,

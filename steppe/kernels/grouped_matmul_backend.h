@@ -1,9 +1,6 @@
 // The grouped kernel of the CUDA library; called by grouped_matmul.cpp.
 #pragma once
 
-#include <cstdint>
-#include <span>
-
 namespace at {
 class Tensor;
 }
@@ -19,8 +16,6 @@ namespace cuda {
 bool has_grouped_kernel(const at::Tensor& x);
 // All operands bf16, and fit.
 void grouped_matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& ends);
-// Host values to the device, as kernel parameters.
-void write_row_ends(int32_t* ends, std::span<const int32_t> values, void* stream);
 
 }  // namespace cuda
 }  // namespace steppe::kernels

@@ -9,8 +9,5 @@ bool has_grouped_kernel(const at::Tensor&) {
 void grouped_matmul(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   throw_missing("grouped_matmul");
 }
-void write_row_ends(int32_t*, std::span<const int32_t>, void*) {
-  throw_missing("row_groups");
-}
 
 }  // namespace steppe::kernels::cuda

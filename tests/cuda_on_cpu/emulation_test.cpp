@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "steppe/kernels/device_test.h"
-#include "steppe/kernels/grouped_matmul_backend.h"
+#include "steppe/kernels/host_values_backend.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/kernels/rms_norm.h"
 
@@ -56,10 +56,10 @@ TEST(CudaOnCpuDeathTest, KernelsThatWouldHangAbort) {
 }
 
 // The grouped product itself is the library's: its row ends are all that a kernel of ours writes.
-TEST(CudaOnCpu, RowEndsOfMoreGroupsThanOneLaunchCarries) {
+TEST(CudaOnCpu, MoreHostValuesThanOneLaunchCarries) {
   std::vector<int32_t> ends(600), written(601, -1);
   std::iota(ends.begin(), ends.end(), 7);
-  steppe::kernels::cuda::write_row_ends(written.data(), ends, nullptr);
+  steppe::kernels::cuda::put_host_values(written.data(), ends, "test", nullptr);
   EXPECT_EQ(written.back(), -1);
   written.pop_back();
   EXPECT_EQ(written, ends);
