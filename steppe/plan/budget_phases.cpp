@@ -296,6 +296,10 @@ class PhaseList {
   void add_backward_frame(int64_t layer, Terms& terms) const {
     add_boundaries(s_, layer, s_.keeps_all() ? layer + 1 : 0, terms);
     add_gathered(s_, layer, layer - 1, terms);
+    add_gradients(layer, terms);
+  }
+
+  void add_gradients(int64_t layer, Terms& terms) const {
     add_layer_gradients(s_, layer, terms);
     const int64_t summed = layer + 1 < s_.L ? dense_shard(s_, layer + 1) : 0;
     add_host_gradients(s_, dense_shard(s_, layer) + summed + experts_of(s_, layer), leaving_at(s_, layer),
@@ -332,7 +336,7 @@ class PhaseList {
     add("attention backward of kept layer " + std::to_string(layer), [&](Terms& terms) {
       add_boundaries(s, layer - 1, layer, terms);
       add_gathered(s_, layer, layer - 1, terms);
-      add_layer_gradients(s_, layer, terms);
+      add_gradients(layer, terms);
       terms.add("gradient and input", "2N·H·b", Category::kResidual, 2 * stream(s));
       add_attention_backward(s, terms);
     });
