@@ -56,7 +56,9 @@ void add_products(const recipe::RunConfig& run, const Sizes& s, const Volume& v,
 
 void add_exchanges(const Sizes& s, const Volume& v, Tally<WirePurpose>& wire) {
   const int64_t rows = v.routed * s.H * s.b * num_moe_layers(s);
-  wire.add(WirePurpose::kDispatch, (s.keeps_all() ? 4 : 5) * sent(rows, s.Ep));
+  // Rows go again in front of the backward, unless the layer kept them: those of chunks it does not.
+  const int64_t exchanges = s.keeps_all() && s.expected.num_chunks == 1 ? 4 : 5;
+  wire.add(WirePurpose::kDispatch, exchanges * sent(rows, s.Ep));
   const int64_t heads = 2 * s.q_width + 2 * std::max(s.kv_width, s.D * s.d);
   wire.add(WirePurpose::kSequence, (s.keeps_all() ? 2 : 3) * s.L * sent(v.tokens * heads * s.b, s.D));
   wire.add(WirePurpose::kVocab, 2 * v.tokens * s.H * s.b * (s.P - 1) + 2 * sent(v.tokens * s.H * s.b, s.P));

@@ -181,6 +181,8 @@ TEST(WorkEstimate, IsNearWhatADryRunCounts) {
       {"parallelism.ulysses_degree=8", "parallelism.expert_parallel_degree=4",
        "parallelism.vocab_parallel_degree=8", "training.seq_length=16384"},
       {"activation_checkpoint.mode=none", "parallelism.expert_parallel_degree=8"},
+      {"activation_checkpoint.mode=none", "parallelism.expert_parallel_degree=8",
+       "dispatch.token_budget=2048"},
       {"offload.activations=sco", "offload.host_budget=\"1GiB\"", "optimizer.placement=stream"},
       {"optimizer.placement=cpu", "optimizer.gradients=host", "training.global_batch_size=24"}};
   for (size_t i = 0; i < layouts.size(); ++i) {
