@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "steppe/train/epochs.h"
+#include "steppe/train/resume.h"
 
 namespace steppe::cli {
 namespace {
@@ -31,6 +32,7 @@ LoadedRecipe load_recipe(const std::string& path, std::vector<std::string> overr
   auto recipe = load_recipe_of_any_length(path, overrides);
   auto run = recipe::read_run_config(recipe);
   if (run.training.steps != kAnyNumber) return {std::move(recipe), std::move(run)};
+  train::keep_saved_model(run);  // a run that goes on is counted without its config.json as well
   auto counted = with_steps(path, std::move(overrides), train::steps_of_epochs(run, world_size));
   auto counted_run = recipe::read_run_config(counted);
   return {std::move(counted), std::move(counted_run)};

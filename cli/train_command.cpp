@@ -137,7 +137,7 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
     const bool color = wants_color(lookup);
     log.emplace(LogOptions{.rank = environment.rank, .folder = run.run.folder + "/logs", .color = color});
     record.begin(*log);
-    train::keep_saved_model(loaded.run, *log);
+    if (const auto remark = train::keep_saved_model(loaded.run); !remark.empty()) log->info("{}", remark);
     loaded.run.hardware.ranks_per_node = agree_on_ranks_per_node(run, environment, *store, *log);
     train::Process process{.rank = environment.rank,
                            .world_size = environment.world_size,

@@ -104,18 +104,18 @@ checkpoint::SavedRun saved_run(const recipe::RunConfig& run, const std::string& 
   return saved;
 }
 
-void keep_saved_model(recipe::RunConfig& run, const Log& log) {
+std::string keep_saved_model(recipe::RunConfig& run) {
   const auto file = model::config_file(run.model);
   std::error_code ignored;
-  if (!file || std::filesystem::exists(*file, ignored)) return;
+  if (!file || std::filesystem::exists(*file, ignored)) return "";
   const auto start = find_start(run);
-  if (!start) return;
+  if (!start) return "";
   const checkpoint::NativeReader reader(start->checkpoint);
   const auto& saved = reader.manifest().run.model_config;
-  if (saved.empty()) return;
-  log.info("{} is gone: the model's shape is that of {}", *file, reader.path());
+  if (saved.empty()) return "";
   run.model.path.reset();
   run.model.config = saved;
+  return fmt::format("{} is gone: the model's shape is that of {}", *file, reader.path());
 }
 
 Position resume(const recipe::RunConfig& run, const checkpoint::SavedRun& own, comm::Communicator& control,

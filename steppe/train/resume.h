@@ -28,8 +28,9 @@ std::optional<StartPoint> find_start(const recipe::RunConfig& run,
                                      std::vector<std::string>* faults = nullptr);
 
 // Where the config.json that the recipe names is gone, and there is a checkpoint to start from: the model has
-// the shape that the checkpoint holds. Every rank by itself, before anything asks for the model.
-void keep_saved_model(recipe::RunConfig& run, const Log& log);
+// the shape that the checkpoint holds. Every rank by itself, before anything asks for the model. Returns what
+// to say of it; nothing where nothing is changed.
+std::string keep_saved_model(recipe::RunConfig& run);
 
 // What a checkpoint says of this run. `facts`: what must not change between a save and a resume, since the
 // order of the data or the meaning of a step would.

@@ -7,7 +7,8 @@ import numpy as np
 from steppe_program import read_metrics
 
 
-def _without_steps(recipe, folder):
+def without_steps(recipe, folder):
+    """A copy of the recipe that leaves the length to training.epochs."""
     text = re.sub(r"(?m)^steps = .*\n", "", recipe.read_text(), count=1)
     assert text != recipe.read_text()
     path = folder / "epochs.toml"
@@ -20,7 +21,7 @@ def _trained(folder):
 
 
 def test_epochs_are_as_many_steps_as_the_data_takes(start, recipe, tmp_path):
-    counted = _without_steps(recipe, tmp_path)
+    counted = without_steps(recipe, tmp_path)
     sets = ["validation.at_start=false", "checkpoint.interval=0", "training.global_batch_size=40"]
     job = start("--ranks", 2, sets=[*sets, "training.epochs=0.5"], recipe=counted)
     assert job.wait() == 0, job.output
@@ -43,7 +44,7 @@ def test_epochs_are_as_many_steps_as_the_data_takes(start, recipe, tmp_path):
 
 
 def test_a_recipe_with_neither_is_told_of_both(start, recipe, tmp_path):
-    job = start(recipe=_without_steps(recipe, tmp_path))
+    job = start(recipe=without_steps(recipe, tmp_path))
     assert job.wait() == 2
     assert "training.steps" in job.output
     assert "training.epochs" in job.output

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from steppe_program import clean_environment, read_metrics
+from test_epochs import without_steps
 from transformers import AutoModelForCausalLM, AutoTokenizer, OlmoeConfig, Qwen3MoeConfig
 
 _VOCABULARY = 257  # bytes, and the end of text
@@ -245,5 +246,31 @@ def test_a_run_goes_on_without_the_folder_that_it_started_from(models, from_path
         assert f"{source}/config.json is gone: the model's shape is that of" in again.output
     assert figures(folder) == figures(straight.folder)
     anew = train(5, tmp_path / "anew")
+    assert anew.wait() == 2
+    assert f'model.path = "{source}": cannot open' in anew.output
+
+
+def test_a_run_counted_in_epochs_goes_on_without_its_folder(models, from_path, start, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(models["qwen3_moe"], source)
+    recipe = without_steps(from_path["qwen3_moe"], tmp_path)
+
+    def train(epochs, folder=tmp_path / "run"):
+        sets = [f"model.path={source}", "lr_scheduler.type=constant", f"training.epochs={epochs}"]
+        return start("--ranks", 2, recipe=recipe, sets=sets, folder=folder)
+
+    def steps(folder):
+        return [m["step"] for m in read_metrics(folder) if "loss" in m]
+
+    first = train(0.1)
+    assert first.wait() == 0, first.output
+    before = steps(first.folder)
+    shutil.rmtree(source)
+    again = train(0.2)
+    assert again.wait() == 0, again.output
+    assert f"{source}/config.json is gone: the model's shape is that of" in again.output
+    assert len(before) < len(steps(again.folder)) <= 2 * len(before)
+    assert steps(again.folder) == list(range(1, len(steps(again.folder)) + 1))
+    anew = train(0.1, tmp_path / "anew")
     assert anew.wait() == 2
     assert f'model.path = "{source}": cannot open' in anew.output
