@@ -139,11 +139,18 @@ preset = "{}"
 
 // Never over a file that is there.
 void write_new(const std::string& path, const std::string& text) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wx"), std::fclose);
-  STEPPE_CHECK_VALUE(file || errno != EEXIST, "[init] --output {} exists already: it is left as it is", path);
-  STEPPE_CHECK(file && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
-                   std::fflush(file.get()) == 0,
-               "[init] cannot write {}: {}", path, std::strerror(errno));
+  std::FILE* const file = std::fopen(path.c_str(), "wx");
+  STEPPE_CHECK_VALUE(file != nullptr || errno != EEXIST,
+                     "[init] --output {} exists already: it is left as it is", path);
+  STEPPE_CHECK(file != nullptr, "[init] cannot write {}: {}", path, std::strerror(errno));
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  int error = errno;
+  const bool is_closed = std::fclose(file) == 0;
+  if (is_written && is_closed) return;
+  if (is_written) error = errno;
+  std::remove(path.c_str());  // the next try finds no part of this one
+  STEPPE_CHECK(false, "[init] cannot write {}: {}", path, std::strerror(error));
 }
 
 void check_output(const std::string& path) {

@@ -79,8 +79,8 @@ def run(program, tmp_path):
 
 @pytest.fixture
 def init(program, run, recipe):
-    def call(folder, *arguments, gpus=2, length=64, status=0):
-        command = [program, "init", "--model", folder, "--data", recipe.parent / "text"]
+    def call(folder, *arguments, gpus=2, length=64, status=0, launcher=()):
+        command = [*launcher, program, "init", "--model", folder, "--data", recipe.parent / "text"]
         return run(*command, "--gpus", gpus, "--seq-length", length, *arguments, status=status)
 
     return call
@@ -142,6 +142,15 @@ def test_a_file_that_is_there_is_left_alone(init, model, tmp_path):
     said = init(model, "--output", "run.toml", status=2).stderr
     assert "run.toml exists already" in said
     assert (tmp_path / "run.toml").read_text() == "mine"
+
+
+def test_a_disk_that_takes_no_more_is_no_obstacle_later(init, model, tmp_path):
+    full = ("env", "--ignore-signal=XFSZ", "prlimit", "--fsize=100")
+    said = init(model, "--output", "run.toml", status=2, launcher=full).stderr
+    assert "cannot write run.toml: File too large" in said
+    assert list(tmp_path.iterdir()) == []
+    init(model, "--output", "run.toml")
+    assert tomllib.loads((tmp_path / "run.toml").read_text())["model"] == {"path": str(model)}
 
 
 def test_a_folder_without_a_model(init, tmp_path):
