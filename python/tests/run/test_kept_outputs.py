@@ -36,7 +36,7 @@ def test_train_keeps_what_its_plan_says(program, recipe, start, spare_outputs):
     assert f"attention outputs: {spare_outputs} of 3 layers on the device" in kept
 
     job = start("--ranks", "2", sets=sets)
-    assert job.wait() == 0, job.output()
+    assert job.wait() == 0, job.output
     assert kept in _log(job)
     assert read_metrics(job.folder)[0]["peak_bytes"] <= memory
 
@@ -44,7 +44,7 @@ def test_train_keeps_what_its_plan_says(program, recipe, start, spare_outputs):
 def test_a_recipe_that_says_too_few_ranks_of_a_node_gives_no_rank_more_than_its_share(start):
     sets = ("offload.activations=sco", 'offload.host_budget="64KiB"', "training.steps=1")
     job = start("--ranks", "2", sets=(*sets, "hardware.ranks_per_node=1"))
-    assert job.wait() == 0, job.output()
+    assert job.wait() == 0, job.output
     log = _log(job)
     assert "hardware.ranks_per_node = 1, but 2 ranks are on a node" in log
     share = re.search(r"in host memory \(([\d.]+)(\w+) a rank\)", log)
