@@ -136,6 +136,11 @@ void Trainer::State::announce() const {
       layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size,
       run.training.seq_length, data.num_micro_batches(), run.model.compute_dtype);
   warn_of_length(run.training.seq_length, model, log);
+  if (run.training.deterministic && rank.context.device.is_cuda()) {
+    log.warning(
+        "training.deterministic: on CUDA attention's backward adds dq by atomics, so that bits differ from "
+        "run to run");
+  }
   const auto& offload = rank.step.offload();
   if (!offload.config().description.empty()) log.info("{}", offload.config().description);
   for (const auto& warning : offload.warnings()) log.warning("{}", warning);
