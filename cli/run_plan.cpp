@@ -1,12 +1,9 @@
 #include "cli/run_plan.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "cli/launch/exit_report.h"
 #include "steppe/base/error.h"
 #include "steppe/comm/store_gather.h"
 #include "steppe/plan/advice.h"
@@ -20,25 +17,16 @@ std::chrono::milliseconds timeout_of(const recipe::RunConfig& run) {
   return std::chrono::milliseconds(static_cast<int64_t>(run.comm.init_timeout * 1000));
 }
 
-// For `steppe report`, whatever becomes of the recipe.
-void keep_plan(const std::string& folder, const std::string& json) {
-  const auto path = std::filesystem::path(folder) / "plan.json";
-  auto beside = path;
-  beside += ".part";
-  std::ofstream file(beside, std::ios::binary);
-  file << json << '\n';
-  file.close();
-  STEPPE_CHECK(!file.fail(), "[plan] cannot write {}: {}", beside.string(), std::strerror(errno));
-  std::filesystem::rename(beside, path);
-}
-
 plan::Plan checked_plan(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log) {
   const plan::PlanOptions options{.world_size = world_size, .num_threads = num_threads};
+  log.info("plans the run");
   auto plan = plan::make_plan(run, options);
   plan::Advice advice;
   const bool starts = plan.fits || run.plan.allow_unfit;
   if (!starts) advice = plan::advise(run, plan, options);
-  keep_plan(run.run.folder, plan::plan_json(run, plan, advice.changes, advice.text));
+  // For `steppe report`, whatever becomes of the recipe.
+  launch::write_atomically(run.run.folder + "/plan.json",
+                           plan::plan_json(run, plan, advice.changes, advice.text) + '\n');
   STEPPE_CHECK_VALUE(starts,
                      "[plan] the run {}; {}. `steppe plan` shows every term; plan.allow_unfit = true starts "
                      "it anyway",
