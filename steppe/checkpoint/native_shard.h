@@ -19,8 +19,8 @@ struct StateSlice {
   int64_t offset = 0, begin = 0, count = 0;
 };
 
-// Elements of a rank's part of one unit, the same of each state. Tensors are 1-D, fp32 or (moments) bf16, on
-// any device.
+// Elements of a rank's part of one unit, the same of each state. Tensors are 1-D, fp32 or (moments, weights
+// that are frozen) bf16, on any device.
 struct UnitState {
   struct Tensor {
     State state;
