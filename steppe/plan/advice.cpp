@@ -80,9 +80,7 @@ class Relief {
         if (auto changes = of_boundaries(); !changes.empty()) return changes;
         return wider_sequence(category);
       case Category::kSaved:
-        if (run_.activation_checkpoint.mode == "full") return {};
-        run_.activation_checkpoint.mode = "full";
-        return {quoted("activation_checkpoint.mode", "full")};
+        return of_kept();
       case Category::kGathered:
       case Category::kStaging:
       case Category::kControl:
@@ -152,6 +150,19 @@ class Relief {
   }
 
   Changes of_host(int64_t shortage) {
+    if (auto changes = smaller_budget(shortage); !changes.empty()) return changes;
+    // On a CPU what stands for the device's tensors is the node's too.
+    const int64_t kept = plan_.rank.device.by_category[static_cast<int>(Category::kSaved)];
+    return limits_.libraries_bytes > 0 && kept > 0 ? of_kept() : Changes{};
+  }
+
+  Changes of_kept() {
+    if (run_.activation_checkpoint.mode == "full") return {};
+    run_.activation_checkpoint.mode = "full";
+    return {quoted("activation_checkpoint.mode", "full")};
+  }
+
+  Changes smaller_budget(int64_t shortage) {
     auto& offload = run_.offload;
     if (offload.activations == "none" || offload.host_budget == 0) return {};
     // A budget may be above what is there to hold.

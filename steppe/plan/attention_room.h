@@ -12,8 +12,9 @@
 namespace steppe::plan {
 
 // Of the fullest rank, for all of them; 0 where the run does not fit at all. Nothing unless
-// activation_checkpoint.mode = "selective". Where the device's memory is a share of the node's, what a rank
-// holds in host memory comes out of the same, and so would outputs that offload.host_budget has room for.
+// activation_checkpoint.mode = "selective". Where what stands for the device's memory is the node's, outputs
+// on both come out of what the node has left. Where that cannot hold those that would travel, the room is too
+// small for any to (offload/attention_outputs.h).
 std::optional<int64_t> attention_output_room(const recipe::RunConfig& run, const DryRunOptions& options,
                                              const Limits& limits);
 

@@ -7,6 +7,7 @@ Limits limits_of(const Hardware& hardware, const recipe::HardwareSection& sectio
   if (hardware.is_accelerator) {
     limits.device_memory = hardware.device_memory;
     limits.reserved_bytes = reserved_bytes(hardware);
+    limits.rounding_bytes = hardware.device_memory / 50;
   } else if (section.device_memory) {
     limits.device_memory = *section.device_memory;
     limits.libraries_bytes = reserved_bytes(hardware);

@@ -16,6 +16,7 @@ struct Limits {
   int64_t node_memory = 0;    // of the host, for all ranks of a node
   int64_t ranks_per_node = 1;
   int64_t reserved_bytes = 0;   // of the device, for what no tensor has
+  int64_t rounding_bytes = 0;   // of an accelerator, for its allocator: nothing optional fills them
   int64_t libraries_bytes = 0;  // of the host, by rank: on a CPU, where they are not the device's
   bool is_share = false;        // the device's memory is a rank's share of the node's
   bool is_apart = true;         // what moves to the host leaves the device more room

@@ -102,9 +102,7 @@ TuneProblem::TuneProblem(const recipe::RunConfig& given, int ranks, int threads)
 Room TuneProblem::room() const {
   const auto limits = limits_of(hardware, run.hardware);
   Room room;
-  const double share = hardware.is_accelerator ? Room::kDeviceShare : 1;
-  room.device =
-      static_cast<int64_t>(share * static_cast<double>(limits.device_memory)) - limits.reserved_bytes;
+  room.device = limits.device_memory - limits.rounding_bytes - limits.reserved_bytes;
   room.host = static_cast<int64_t>(Room::kHostShare * static_cast<double>(limits.node_memory)) /
               limits.ranks_per_node;
   if (limits.is_share) {  // both come out of one memory

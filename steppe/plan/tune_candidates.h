@@ -35,9 +35,8 @@ inline constexpr int64_t kBoundless = int64_t{1} << 60;
 // Bytes that a rank's tensors may take.
 struct Room {
   int64_t device = 0, host = 0;
-  // Of a node's memory the offload and the optimizer take at most this share, and of an accelerator's a run:
-  // its allocator loses a little to rounding.
-  static constexpr double kHostShare = 0.8, kDeviceShare = 0.98;
+  // Of a node's memory the offload and the optimizer take at most this share.
+  static constexpr double kHostShare = 0.8;
 };
 
 struct TuneProblem {

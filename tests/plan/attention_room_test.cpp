@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "steppe/offload/attention_outputs.h"
+#include "steppe/plan/advice.h"
+#include "steppe/plan/limits.h"
 #include "steppe/plan/plan.h"
 #include "tests/plan/planned_run.h"
 
@@ -13,14 +15,15 @@ namespace {
 
 constexpr int64_t kLayers = 6, kTokens = 4096, kHeads = 12, kHeadDim = 16;
 
-// On accelerators of so many bytes beyond what no tensor has.
+// On accelerators of so many bytes beyond what no tensor has, and what their allocators lose.
 recipe::RunConfig selective(int64_t tensors, std::vector<std::string> more = {}) {
+  const int64_t usable = (int64_t{2} << 30) + tensors;
   PlannedRun run{"",
                  2,
                  {"activation_checkpoint.mode=selective", "hardware.preset=H200", "hardware.ranks_per_node=2",
                   fmt::format("model.num_hidden_layers={}", kLayers), "parallelism.ulysses_degree=2",
                   fmt::format("training.seq_length={}", kTokens), "model.compute_dtype=bfloat16",
-                  fmt::format("hardware.device_memory=\"{}B\"", (int64_t{2} << 30) + tensors)}};
+                  fmt::format("hardware.device_memory=\"{}B\"", usable + usable / 49)}};
   run.overrides.insert(run.overrides.end(), more.begin(), more.end());
   return small_recipe(run);
 }
@@ -80,10 +83,75 @@ TEST(AttentionRoom, OthersTravelWhereTheHostHasABudget) {
 }
 
 TEST(AttentionRoom, ARunThatDoesNotFitKeepsNone) {
-  const auto made = plan::make_plan(selective(peak_without() - 1), {.world_size = 2});
-  EXPECT_FALSE(made.fits);
-  EXPECT_EQ(made.attention_output_bytes, 0);
-  EXPECT_TRUE(made.kept.starts_with(on_device(0))) << made.kept;
+  const int64_t base = peak_without();
+  const auto keeps_none = [](const plan::Plan& made) {
+    EXPECT_EQ(made.attention_output_bytes, 0);
+    EXPECT_TRUE(made.kept.starts_with(on_device(0))) << made.kept;
+  };
+  const auto fits = plan::make_plan(selective(base - 1), {.world_size = 2});
+  EXPECT_TRUE(fits.fits) << fits.verdict;  // in what outputs leave to the allocator
+  keeps_none(fits);
+  const auto does_not = plan::make_plan(
+      selective(0, {fmt::format("hardware.device_memory=\"{}B\"", (int64_t{2} << 30) + base - 1)}),
+      {.world_size = 2});
+  EXPECT_FALSE(does_not.fits);
+  keeps_none(does_not);
+}
+
+// More device than anybody needs, in a node of a CPU's memory.
+recipe::RunConfig in_a_node_of(int64_t bytes, const std::string& mode) {
+  return small_recipe(
+      {"",
+       2,
+       {"activation_checkpoint.mode=" + mode, fmt::format("model.num_hidden_layers={}", kLayers),
+        "parallelism.ulysses_degree=2", fmt::format("training.seq_length={}", kTokens),
+        "model.compute_dtype=bfloat16", "checkpoint.async=false", "hardware.device_memory=\"1TiB\"",
+        "hardware.ranks_per_node=2", fmt::format("hardware.host_memory=\"{}B\"", bytes)}});
+}
+
+int64_t node_needs(const recipe::RunConfig& run) {
+  const auto made = plan::make_plan(run, {.world_size = 2});
+  return plan::needs_of(plan::limits_of(made.hardware, run.hardware), made.rank.device.bytes,
+                        made.host_bytes_per_node)
+      .node;
+}
+
+TEST(AttentionRoom, OutputsOnWhatStandsForADeviceFitIntoTheNode) {
+  const int64_t base = node_needs(in_a_node_of(int64_t{1} << 42, "full"));
+  for (int64_t count = 0; count <= kLayers; ++count) {
+    const auto made = plan::make_plan(in_a_node_of(base + 2 * (count * output_bytes() + 9), "selective"),
+                                      {.world_size = 2});
+    EXPECT_TRUE(made.fits) << made.verdict;
+    EXPECT_TRUE(made.kept.starts_with(on_device(count))) << made.kept;
+  }
+}
+
+TEST(AttentionRoom, WhereANodeIsShortRecomputingIsProposed) {
+  const auto run = in_a_node_of(node_needs(in_a_node_of(int64_t{1} << 42, "full")), "none");
+  const auto made = plan::make_plan(run, {.world_size = 2});
+  ASSERT_FALSE(made.fits);
+  const auto advice = plan::advise(run, made, {.world_size = 2});
+  EXPECT_TRUE(advice.is_enough) << advice.text;
+  EXPECT_EQ(advice.changes, std::vector<std::string>{"activation_checkpoint.mode = \"full\""});
+}
+
+TEST(AttentionRoom, NobodyTravelsToANodeWithoutRoom) {
+  const std::vector<std::string> sco = {"offload.activations=sco", "offload.host_budget=\"1GiB\"",
+                                        "checkpoint.async=false"};
+  const int64_t base = peak_without(sco);
+  auto full = sco;
+  full.emplace_back("activation_checkpoint.mode=full");
+  const int64_t node = node_needs(selective(base, full));
+  const int64_t five = 5 * 2 * offload::attention_output_cost(kTokens, kHeads / 2, kHeadDim, 2).host_bytes;
+  for (const int64_t spare : {int64_t{0}, five - 1, five}) {
+    auto more = sco;
+    more.push_back(fmt::format("hardware.host_memory=\"{}B\"", node + spare));
+    const auto made = plan::make_plan(selective(base + 3 * output_bytes(), more), {.world_size = 2});
+    EXPECT_TRUE(made.fits) << made.verdict;
+    EXPECT_TRUE(made.kept.find(on_device(1)) != std::string::npos) << made.kept;
+    EXPECT_NE(made.kept.find(spare == five ? "5 in host memory" : "0 in host memory"), std::string::npos)
+        << made.kept;
+  }
 }
 
 TEST(AttentionRoom, OnACpuHostMemoryIsTheSame) {
