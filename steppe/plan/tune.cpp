@@ -112,17 +112,19 @@ Found tune(const recipe::RunConfig& run, const PlanOptions& options) {
   }
   const auto given = plan_as_given(run, quick);
   const auto given_tokens = given ? static_cast<double>(tokens_of_step(run, options.world_size)) : 1;
+  const auto as_asked = [&](const recipe::RunConfig& chosen, Plan made) {
+    const bool is_quick = !options.record_timeline && !options.all_ranks && options.rank < 0;
+    return is_quick ? std::move(made) : make_plan(chosen, options);
+  };
   if (given && (!best.candidate || given->step_seconds / given_tokens < best.seconds_a_token)) {
     return {run,
-            *given,
+            as_asked(run, *given),
             changed_keys(run),
-            {"the recipe as it is: no other layout takes less time by the model"}};
+            {best.candidate ? "the recipe as it is: no other layout takes less time by the model"
+                            : "the recipe as it is: no other layout fits"}};
   }
   if (!best.candidate) throw DoesNotFit(nothing_fits(problem, *space.least));
-  if (options.record_timeline || options.all_ranks || options.rank >= 0) {
-    best.plan = make_plan(best.candidate->run, options);
-  }
-  Found found{best.candidate->run, std::move(best.plan), {}, {}};
+  Found found{best.candidate->run, as_asked(best.candidate->run, std::move(best.plan)), {}, {}};
   found.changes = changed_keys(found.run);
   found.reasons = reasons(problem, *best.candidate, found.plan,
                           {space.num_layouts, static_cast<int>(space.fitting.size())});
