@@ -45,6 +45,13 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         help="files, folders, globs, `stdlib:` (the sources of Python's library), or a recipe",
     )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrides a key of the recipe, as `steppe train --set` does; repeatable",
+    )
     add("--output", type=Path, metavar="PREFIX", help="where to write; a recipe has data.prepared")
     add("--tokenizer", help="tokenizer.json or its folder, bpe:SIZE (trained on the input), or bytes")
     add("--eos", help="text or id of the end token appended to each document; auto: the tokenizer's")
@@ -77,9 +84,11 @@ def _job(args: argparse.Namespace) -> tuple[list[Output], Options]:
         for name in ("output", "seq_length", "over_length"):
             if getattr(args, name) is not None:
                 raise PrepareError(f"--{name.replace('_', '-')}: the recipe says it; change {args.inputs[0]}")
-        outputs, found = read_recipe(Path(args.inputs[0]))
+        outputs, found = read_recipe(Path(args.inputs[0]), args.set)
         options = Options(**found, applies_over_length=False)
     else:
+        if args.set:
+            raise PrepareError("--set is for a recipe")
         if args.output is None or args.tokenizer is None:
             raise PrepareError("--output and --tokenizer are required without a recipe")
         if args.over_length in ("truncate", "drop") and args.seq_length is None:

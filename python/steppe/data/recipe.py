@@ -9,6 +9,7 @@ from steppe.data.prepare import Output
 from steppe.data.sources import Input
 
 _ENTRY_KEYS = {"data.train": {"path", "name", "weight", "type"}, "validation.set": {"path", "name"}}
+_STEP = re.compile(r"[A-Za-z0-9_-]+|\[\d+\]")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
@@ -19,7 +20,26 @@ def default_name(path: str) -> str:
     return name[: end.start() + 1] if end else name
 
 
-def read_recipe(path: Path) -> tuple[list[Output], dict]:
+def override(recipe: dict, assignment: str) -> None:
+    """Of `steppe train --set`: KEY=VALUE, a TOML value or plain text; data.train[0].path names an element."""
+    key, equals, text = (part.strip() for part in assignment.partition("="))
+    steps = [step for name in key.split(".") for step in _STEP.findall(name)]
+    if not equals or not text or not steps or "".join(steps) != key.replace(".", ""):
+        raise PrepareError(f"--set takes KEY=VALUE as in data.val_split=0.01, got {assignment!r}")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    place = recipe
+    try:
+        for step in steps[:-1]:
+            place = place[int(step[1:-1])] if step[0] == "[" else place.setdefault(step, {})
+        place[int(steps[-1][1:-1]) if steps[-1][0] == "[" else steps[-1]] = value
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise PrepareError(f"--set {assignment}: the recipe has no such place") from error
+
+
+def read_recipe(path: Path, overrides: list[str] = ()) -> tuple[list[Output], dict]:
     """Outputs, and the options that the recipe sets (tokenizer, eos, over_length, seq_length)."""
     try:
         with open(path, "rb") as file:
@@ -28,6 +48,8 @@ def read_recipe(path: Path) -> tuple[list[Output], dict]:
         raise PrepareError(f"{path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise PrepareError(f"{path}: is not TOML: {error}") from error
+    for assignment in overrides:
+        override(recipe, assignment)
     data = _table(recipe, "data", path)
     prepared = data.get("prepared")
     if not isinstance(prepared, str) or not prepared:

@@ -94,6 +94,24 @@ def test_a_recipe_says_it_all(run, recipe):
     assert out.count("documents,") == 3
 
 
+def test_keys_are_overridden_as_in_training(run, recipe):
+    sets = ("data.prepared=elsewhere", 'data.tokenizer="bytes"', "data.train[1].name=tales")
+    status, _, error = run(recipe, *(part for one in sets for part in ("--set", one)))
+    assert status == 0, error
+    written = {path.name for path in (recipe.parent / "elsewhere").glob("*.idx")}
+    assert written == {"code.idx", "tales.idx", "quiz.idx"}
+    assert read_indexed(recipe.parent / "elsewhere" / "tales")[0][:3] == list(b"xxx")
+
+
+@pytest.mark.parametrize("wrong", ["data.prepared", "data.train[7].name=x", "training.seq_length.x=1", "=3"])
+def test_overrides_that_lead_nowhere(run, recipe, wrong):
+    status, _, error = run(recipe, "--set", wrong)
+    assert status == 1
+    assert "--set" in error
+    assert wrong in error
+    assert not (recipe.parent / "prepared").exists()
+
+
 def test_what_is_up_to_date_is_left(run, recipe):
     assert run(recipe)[0] == 0
     prepared = recipe.parent / "prepared"
