@@ -233,23 +233,30 @@ bool fits_by_budget(recipe::RunConfig run, const Plan& plan, const DryRunOptions
   return fits(limits, needs_of(limits, budget.expected(), host));
 }
 
-// The longest sequences of the run that fit by the budget; 0: not even short ones do.
+// The longest sequences of the run that fit by the budget; 0: not even one token a rank does. Attention
+// outputs are kept only where there is room, so they do not count.
 int64_t length_that_fits(const recipe::RunConfig& run, const Plan& plan, const PlanOptions& options) {
   const DryRunOptions dry{.world_size = options.world_size,
                           .num_threads = options.num_threads,
                           .as_cuda = plan.hardware.is_accelerator};
-  const int64_t granule = std::lcm(run.parallelism.ulysses_degree, int64_t{1024});
-  const auto works = [&](int64_t granules) {
-    auto shorter = run;
-    shorter.training.seq_length = granules * granule;
+  auto shorter = run;
+  if (run.activation_checkpoint.mode == "selective") shorter.activation_checkpoint.mode = "full";
+  const auto works = [&](int64_t length) {
+    shorter.training.seq_length = length;
     return fits_by_budget(shorter, plan, dry);
   };
-  int64_t good = 0, bad = run.training.seq_length / granule;
-  while (bad - good > std::max<int64_t>(1, good / 64)) {
-    const int64_t middle = good + (bad - good) / 2;
-    (works(middle) ? good : bad) = middle;
+  int64_t too_long = run.training.seq_length;
+  for (const int64_t unit : {1024, 64, 1}) {
+    const int64_t granule = std::lcm(run.parallelism.ulysses_degree, unit);
+    int64_t good = 0, bad = (too_long + granule - 1) / granule;
+    while (bad - good > std::max<int64_t>(1, good / 64)) {
+      const int64_t middle = good + (bad - good) / 2;
+      (works(middle * granule) ? good : bad) = middle;
+    }
+    if (good > 0) return good * granule;
+    too_long = std::min(too_long, granule);
   }
-  return good * granule;
+  return 0;
 }
 
 std::string what_else(const recipe::RunConfig& run, const Plan& plan, const PlanOptions& options,

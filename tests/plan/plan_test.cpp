@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "steppe/base/error.h"
+#include "steppe/plan/advice.h"
 #include "steppe/plan/search.h"
 #include "tests/plan/planned_run.h"
 
@@ -121,6 +122,37 @@ TEST(Plan, RefusesWhatCannotBe) {
   EXPECT_THROW(plan::make_plan(run, {.world_size = 3}), ValueError);
   EXPECT_THROW(plan::make_plan(small_recipe(medium(2)), {.world_size = 2, .rank = 2}), ValueError);
   EXPECT_THROW(plan::make_plan(small_recipe(medium(1, {"plan.routing_profile=50-4"})), {}), ValueError);
+}
+
+// On a CPU nothing moves to the host for room.
+TEST(Advice, NamesALengthThatFitsHoweverShort) {
+  const auto run_of = [](int64_t length, const char* mode, const std::string& host_memory) {
+    return small_recipe(medium(1, {fmt::format("training.seq_length={}", length), "checkpoint.async=false",
+                                   fmt::format("activation_checkpoint.mode={}", mode), "loss.kind=tiled",
+                                   "dispatch.kind=pipelined_llep", "hardware.preset=auto",
+                                   "hardware.host_memory=\"" + host_memory + "\""}));
+  };
+  const auto advice_of = [&](int64_t length, const char* mode, int64_t memory) {
+    const auto run = run_of(length, mode, std::to_string(memory) + "B");
+    const auto made = plan::make_plan(run, {});
+    EXPECT_FALSE(made.fits);
+    return plan::advise(run, made, {}).text;
+  };
+  for (const auto& [given, least] : {std::pair<int64_t, int64_t>{8192, 4096}, {1000, 300}}) {
+    const auto fitting = plan::make_plan(run_of(least, "full", "1TiB"), {});
+    const auto memory = fitting.budget.expected() + fitting.reserved_bytes;
+    const auto text = advice_of(given, "selective", memory);
+    const std::string words = "training.seq_length = ";
+    ASSERT_NE(text.find(words), std::string::npos) << text;
+    const int64_t length = std::stoll(text.substr(text.find(words) + words.size()));
+    EXPECT_GT(length, 0) << text;
+    EXPECT_LT(length, given) << text;
+    const auto shorter = run_of(length, "selective", std::to_string(memory) + "B");
+    EXPECT_TRUE(plan::make_plan(shorter, {}).fits) << text;
+    EXPECT_NE(advice_of(given, "full", memory).find(words + std::to_string(length) + " would fit"),
+              std::string::npos)
+        << text;
+  }
 }
 
 TEST(Search, LongestContextFitsAndALongerOneDoesNot) {
