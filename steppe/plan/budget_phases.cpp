@@ -327,9 +327,11 @@ class PhaseList {
       terms.add("gradient rows", "2R·H·b", Category::kDispatch, bytes(s.expected), bytes(s.guaranteed));
       terms.add("activations of experts", "R·I·b", Category::kExpert, s.expected.received * s.I * s.b,
                 s.guaranteed.received * s.I * s.b);
-      terms.add("weights and gradients of foreign experts", "helped·3H·I·(b+4)", Category::kGathered,
-                s.expected.helped * 3 * s.H * s.I * (s.b + 4),
-                s.guaranteed.helped * 3 * s.H * s.I * (s.b + 4));
+      const int64_t expert = 3 * s.H * s.I;
+      terms.add("weights of foreign experts", "helped·3H·I·b", Category::kGathered,
+                s.expected.helped * expert * s.b, s.guaranteed.helped * expert * s.b);
+      terms.add("gradients of foreign experts", "4·helped·3H·I", Category::kGrads,
+                4 * s.expected.helped * expert, 4 * s.guaranteed.helped * expert);
       if (!s.fp32())
         terms.add("product of a weight gradient", "2I·H·b", Category::kGrads, 2 * s.I * s.H * s.b);
     });

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "steppe/base/bytes.h"
@@ -60,6 +61,37 @@ TEST(Budget, GuaranteesWhateverTheRouter) {
       const auto dry = plan::dry_run_heaviest(small_recipe(run), {.world_size = 2});
       EXPECT_LE(dry.device.bytes, guaranteed) << kind << " " << profile;
     }
+  }
+}
+
+int64_t booked(const plan::Phase& phase, memory::Category category) {
+  int64_t bytes = 0;
+  for (const auto& term : phase.terms) bytes += term.category == category ? term.expected : 0;
+  return bytes;
+}
+
+// Of experts that a rank helps with, weights are gathered and gradients are gradients: in fp32 as many bytes.
+TEST(Budget, BooksForeignExpertsWhereTheyAre) {
+  for (const auto& [mode, name] :
+       {std::pair{"none", "backward of kept layer 2"}, {"full", "experts backward, MoE layer 2"}}) {
+    SCOPED_TRACE(mode);
+    const auto phase_of = [&, name = std::string(name)](const char* kind) {
+      const auto run = small_recipe(
+          {"",
+           2,
+           {std::string("dispatch.kind=") + kind, std::string("activation_checkpoint.mode=") + mode,
+            "parallelism.expert_parallel_degree=2", "plan.routing_profile=80/4"}});
+      const auto helper = plan::heaviest_candidates(run, 2).back();
+      const auto budget = plan::make_budget(run, helper, {.world_size = 2});
+      return *std::find_if(budget.phases.begin(), budget.phases.end(),
+                           [&](const plan::Phase& phase) { return phase.name == name; });
+    };
+    const auto helping = phase_of("llep"), alone = phase_of("ep");
+    const auto more = [&](memory::Category category) {
+      return booked(helping, category) - booked(alone, category);
+    };
+    EXPECT_GT(more(memory::Category::kGathered), 0);
+    EXPECT_EQ(more(memory::Category::kGathered), more(memory::Category::kGrads));
   }
 }
 
