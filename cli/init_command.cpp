@@ -122,7 +122,6 @@ warmup_steps = 0.03      # of all steps
 [training]
 steps = 1000
 seq_length = {}
-gradient_accumulation_steps = 1
 
 [data]
 prepared = "prepared"    # python -m steppe.data prepare THIS

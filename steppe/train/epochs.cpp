@@ -9,6 +9,11 @@
 #include "steppe/train/configure.h"
 
 namespace steppe::train {
+namespace {
+
+constexpr int64_t kMostSteps = 1'000'000'000;
+
+}  // namespace
 
 int64_t steps_of_epochs(const recipe::RunConfig& run, int world_size) {
   STEPPE_ASSERT(run.training.epochs, "[epochs] the recipe does not count in epochs");
@@ -17,6 +22,9 @@ int64_t steps_of_epochs(const recipe::RunConfig& run, int world_size) {
   const data::BatchSource source(data_config(run), batch, /*group=*/0, shape.model.vocab_size);
   const double sequences = *run.training.epochs * static_cast<double>(source.sequences_per_epoch());
   const double steps = std::ceil(sequences / static_cast<double>(batch.global_batch_size));
+  STEPPE_CHECK_VALUE(steps <= kMostSteps,
+                     "[recipe] training.epochs = {} would take {:.3g} steps, more than {}",
+                     *run.training.epochs, steps, kMostSteps);
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 

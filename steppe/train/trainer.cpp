@@ -135,6 +135,12 @@ void Trainer::State::announce() const {
       rank.context.device.is_cuda() ? "CUDA" : "CPU", layout_config.ulysses_degree,
       layout_config.expert_degree, layout_config.vocab_degree, batch.global_batch_size,
       run.training.seq_length, data.num_micro_batches(), run.model.compute_dtype);
+  if (run.training.epochs) {
+    log.info("training.epochs = {}: {} steps; an epoch is {} sequences", *run.training.epochs,
+             run.training.steps, data.sequences_per_epoch());
+  }
+  if (start.step >= run.training.steps)
+    log.info("step {} of {} is done: nothing is left to do", start.step, run.training.steps);
   warn_of_length(run.training.seq_length, model, log);
   if (run.training.deterministic && rank.context.device.is_cuda()) {
     log.warning(

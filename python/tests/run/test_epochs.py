@@ -28,6 +28,7 @@ def test_epochs_are_as_many_steps_as_the_data_takes(start, recipe, tmp_path):
     half = _trained(job.folder)
     resolved = (job.folder / "recipe.toml").read_text()
     assert "epochs = 0.5" in resolved
+    assert f"training.epochs = 0.5: {len(half)} steps" in job.output
     assert f"steps = {len(half)}\n" in resolved
 
     # Every token of the training data has one place in a sequence of an epoch.
@@ -41,6 +42,12 @@ def test_epochs_are_as_many_steps_as_the_data_takes(start, recipe, tmp_path):
     job = start(sets=[*sets, "training.epochs=3", "training.steps=2"], recipe=counted)
     assert job.wait() == 0, job.output
     assert len(_trained(job.folder)) == 2
+
+
+def test_more_steps_than_anyone_takes_are_refused(start, recipe, tmp_path):
+    job = start(recipe=without_steps(recipe, tmp_path), sets=["training.epochs=1e30"])
+    assert job.wait() == 2
+    assert "training.epochs = 1e+30 would take" in job.output
 
 
 def test_a_recipe_with_neither_is_told_of_both(start, recipe, tmp_path):
