@@ -76,9 +76,9 @@ TEST(UnlessStopped, AnotherRanksSignalEndsAWaitToo) {
 
 TEST(UnlessStopped, ARankThatIsDoneHeedsItsOwnSignal) {
   const LocalStore local = serve_local_store();
-  auto release = std::make_shared<std::promise<void>>();
-  const auto released = release->get_future().share();
   std::vector<std::future<int>> ranks;
+  std::promise<void> release;  // at the end of the test, however it ends
+  const auto released = release.get_future().share();
   for (int rank = 0; rank < 2; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&local, released, rank] {
       const auto store = local.store->clone();
@@ -97,7 +97,6 @@ TEST(UnlessStopped, ARankThatIsDoneHeedsItsOwnSignal) {
   }
   EXPECT_EQ(ranks[1].get(), SIGTERM);
   EXPECT_EQ(ranks[0].get(), SIGTERM);
-  release->set_value();
 }
 
 TEST(UnlessStopped, ASignalAfterAllAreReadyIsLeftToWhatComesNext) {

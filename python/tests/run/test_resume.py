@@ -221,11 +221,12 @@ def test_a_step_that_would_not_end_in_time_is_dropped(start, program, tmp_path, 
     assert {s: losses(folder)[s] for s in before} == before
 
 
-def test_a_signal_during_the_plan_ends_the_run(start, tmp_path):
+@pytest.mark.parametrize("to", ["all", "a rank that waits for the plan"])
+def test_a_signal_during_the_plan_ends_the_run(start, to):
     """Of so many layers that the plan takes seconds."""
     job = start("--ranks", 2, sets=[*_LONG, "model.num_hidden_layers=6000", "training.global_batch_size=64"])
     wait_until(lambda: "plans the run" in job.output, "the plan is under way")
-    job.process.send_signal(signal.SIGTERM)
+    os.kill(job.process.pid if to == "all" else job.rank(1), signal.SIGTERM)
     assert job.wait() == 0, job.output
     assert read_status(job.folder) == {"state": "stopped", "reason": "SIGTERM", "step": 0}
     assert "stopped by SIGTERM before it began" in job.output
