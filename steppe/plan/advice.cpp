@@ -9,6 +9,7 @@
 #include "steppe/base/bytes.h"
 #include "steppe/base/error.h"
 #include "steppe/model/hugging_face_config.h"
+#include "steppe/plan/degrees.h"
 #include "steppe/plan/limits.h"
 #include "steppe/train/configure.h"
 
@@ -196,17 +197,13 @@ class Relief {
   }
 
   Changes wider_vocabulary(Category category) {
-    constexpr int64_t kWidest = 8;  // a tile gathers rows of as many ranks
     return widen("parallelism.vocab_parallel_degree", run_.parallelism.vocab_parallel_degree, category,
-                 [](int64_t degree) { return degree <= kWidest; });
+                 [](int64_t degree) { return degree <= kWidestVocab; });
   }
 
   Changes wider_sequence(Category category) {
-    const int64_t heads = model_.num_attention_heads, kv_heads = model_.num_key_value_heads;
     return widen("parallelism.ulysses_degree", run_.parallelism.ulysses_degree, category,
-                 [&](int64_t degree) {
-                   return heads % degree == 0 && (kv_heads % degree == 0 || degree % kv_heads == 0);
-                 });
+                 [&](int64_t degree) { return heads_divide(model_, degree); });
   }
 
   recipe::RunConfig& run_;

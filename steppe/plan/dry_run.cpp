@@ -217,16 +217,7 @@ int most_trained(const recipe::RunConfig& run, int first, int world_size) {
 
 std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_size) {
   const RankShape shape(run, 0, world_size);
-  const data::BatchPlan plan(train::batch_shape(run, shape.layout_config));
-  int64_t fullest = 0, most = -1;
-  for (int64_t group = 0; group < plan.shape().num_groups; ++group) {
-    int64_t sequences = 0;
-    for (const auto& micro_batch : plan.micro_batches(0, group)) {
-      sequences = std::max(sequences, static_cast<int64_t>(micro_batch.size()));
-    }
-    if (sequences > most) most = sequences, fullest = group;
-  }
-  const auto first = static_cast<int>(fullest * shape.layout_config.ulysses_degree);
+  const int first = fullest_rank(run, shape.layout_config);
   std::vector<int> candidates = {first};
   if (const int trains_most = most_trained(run, first, world_size); trains_most != first) {
     candidates.push_back(trains_most);
@@ -237,8 +228,9 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
   // Peers suppose the same of each other, so one rank's routes say what everyone's are.
   const auto routing = supposed_routing(run, shape.model, first);
   const auto options = train::step_config(run).dispatch;
+  const int64_t ulysses = shape.layout_config.ulysses_degree;
   const int64_t tokens =
-      layout::even_part(most * run.training.seq_length, shape.layout_config.ulysses_degree, 0).size();
+      layout::even_part(supposed_rows(run, shape.layout_config, first / ulysses), ulysses, 0).size();
   const auto split = ops::split_tokens(options, tokens);
   const std::vector<int64_t> ids(tokens);
   const auto on_meta = at::TensorOptions().device(at::kMeta);

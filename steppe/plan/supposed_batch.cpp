@@ -67,6 +67,18 @@ int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& 
   return static_cast<int64_t>(most) * run.training.seq_length;
 }
 
+int fullest_rank(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {
+  const auto plan = batch_plan(run, layout);
+  int64_t fullest = 0;
+  size_t most = 0;
+  for (int64_t group = 0; group < plan.shape().num_groups; ++group) {
+    for (const auto& micro_batch : plan.micro_batches(/*step=*/0, group)) {
+      if (micro_batch.size() > most) most = micro_batch.size(), fullest = group;
+    }
+  }
+  return static_cast<int>(fullest * layout.ulysses_degree);
+}
+
 int64_t num_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {
   const auto plan = batch_plan(run, layout);
   return plan.num_micro_batches(plan.shape().global_batch_size);

@@ -22,6 +22,9 @@ std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const
 // Tokens of the group's largest micro-batch.
 int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group);
 
+// The first rank of the group with the most sequences in a micro-batch.
+int fullest_rank(const recipe::RunConfig& run, const layout::LayoutConfig& layout);
+
 // Of a whole step, for every group alike.
 int64_t num_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout);
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <functional>
 
-#include "steppe/data/batch_plan.h"
 #include "steppe/model/hugging_face_config.h"
+#include "steppe/plan/degrees.h"
 #include "steppe/plan/limits.h"
+#include "steppe/plan/supposed_batch.h"
+#include "steppe/plan/time_model.h"
 #include "steppe/plan/work_estimate.h"
 #include "steppe/train/configure.h"
 
@@ -20,20 +22,9 @@ std::vector<int64_t> degrees(int world_size, const std::function<bool(int64_t)>&
   return found;
 }
 
-int64_t working_itemsize(const recipe::RunConfig& run) {
-  return static_cast<int64_t>(c10::elementSize(train::compute_dtype(run)));
-}
-
 // State on the host is updated by whoever takes less time; `stream` where that is the same.
 std::string quicker_placement(const TuneProblem& problem, const recipe::RunConfig& run) {
-  const auto layout = train::layout_config(run, problem.world_size);
-  const auto seconds = [&](const char* placement) {
-    auto optimizer = run.optimizer;
-    optimizer.placement = placement;
-    const int64_t params = problem.model.num_parameters() / problem.world_size;
-    return step_time(update_work(optimizer, params, working_itemsize(run)), layout, problem.hardware).update;
-  };
-  return seconds("cpu") < seconds("stream") ? "cpu" : "stream";
+  return update_seconds(problem, run, "cpu") < update_seconds(problem, run, "stream") ? "cpu" : "stream";
 }
 
 void apply(const TuneProblem& problem, const Means& means, recipe::RunConfig& run) {
@@ -125,15 +116,12 @@ DryRunOptions TuneProblem::dry_run_options() const {
 
 std::vector<recipe::ParallelismSection> all_layouts(const TuneProblem& problem) {
   const auto& m = problem.model;
-  const auto heads_allow = [&](int64_t d) {
-    return m.num_attention_heads % d == 0 &&
-           (m.num_key_value_heads % d == 0 || d % m.num_key_value_heads == 0);
-  };
+  const auto heads_allow = [&](int64_t d) { return heads_divide(m, d); };
   const auto experts_allow = [&](int64_t d) { return m.num_experts % d == 0; };
   std::vector<recipe::ParallelismSection> all;
   for (const int64_t ulysses : degrees(problem.world_size, heads_allow)) {
     for (const int64_t expert : degrees(problem.world_size, experts_allow)) {
-      for (const int64_t vocab : degrees(problem.world_size, [](int64_t d) { return d <= 8; })) {
+      for (const int64_t vocab : degrees(problem.world_size, [](int64_t d) { return d <= kWidestVocab; })) {
         all.push_back({ulysses, expert, vocab});
       }
     }
@@ -146,24 +134,20 @@ int64_t tokens_of_step(const recipe::RunConfig& run, int world_size) {
          run.training.seq_length;
 }
 
-int fullest_rank(const recipe::RunConfig& run, int world_size) {
-  const auto layout = train::layout_config(run, world_size);
-  const data::BatchPlan plan(train::batch_shape(run, layout));
-  int64_t fullest = 0;
-  size_t most = 0;
-  for (int64_t group = 0; group < plan.shape().num_groups; ++group) {
-    for (const auto& micro_batch : plan.micro_batches(/*step=*/0, group)) {
-      if (micro_batch.size() > most) most = micro_batch.size(), fullest = group;
-    }
-  }
-  return static_cast<int>(fullest * layout.ulysses_degree);
+double update_seconds(const TuneProblem& problem, const recipe::RunConfig& run, const char* placement) {
+  auto optimizer = run.optimizer;
+  optimizer.placement = placement;
+  const int64_t params = problem.model.num_parameters() / problem.world_size;
+  const auto itemsize = static_cast<int64_t>(c10::elementSize(train::compute_dtype(run)));
+  const auto layout = train::layout_config(run, problem.world_size);
+  return step_time(update_work(optimizer, params, itemsize), layout, problem.hardware).update;
 }
 
 Sizes RoutedSizes::sizes_of(const recipe::RunConfig& run, const DryRunOptions& options) {
   const auto& p = run.parallelism;
   const std::array key = {p.ulysses_degree, p.expert_parallel_degree, run.dispatch.token_budget};
   const auto known = known_.find(key);
-  const int rank = fullest_rank(run, problem_.world_size);
+  const int rank = fullest_rank(run, train::layout_config(run, problem_.world_size));
   auto sizes = plan::sizes_of(run, rank, options, known == known_.end() ? nullptr : &known->second);
   if (known == known_.end()) known_.emplace(key, sizes);
   return sizes;

@@ -76,8 +76,8 @@ std::vector<recipe::ParallelismSection> all_layouts(const TuneProblem& problem);
 Candidate make_candidate(const TuneProblem& problem, const recipe::ParallelismSection& layout,
                          const Means& means, RoutedSizes& routed);
 
-// The rank whose group has the most sequences: on its like the budget is made.
-int fullest_rank(const recipe::RunConfig& run, int world_size);
+// Of the optimizer's update, were the run's state in such a place.
+double update_seconds(const TuneProblem& problem, const recipe::RunConfig& run, const char* placement);
 
 // How many times the room that a candidate needs, of the device or the host; at most 1: it fits.
 double fullness(const Budget& budget, const Room& room);

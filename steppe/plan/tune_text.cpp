@@ -6,8 +6,6 @@
 #include <optional>
 
 #include "steppe/base/bytes.h"
-#include "steppe/plan/time_model.h"
-#include "steppe/train/configure.h"
 
 namespace steppe::plan {
 namespace {
@@ -38,18 +36,11 @@ std::string would_need(const TuneProblem& problem, const Candidate& chosen, cons
 std::string why_placement(const TuneProblem& problem, const Candidate& chosen) {
   Means resident = chosen.means;
   resident.host_state = resident.host_gradients = false;
-  const auto layout = train::layout_config(chosen.run, problem.world_size);
-  const auto itemsize = static_cast<int64_t>(c10::elementSize(train::compute_dtype(chosen.run)));
-  const auto seconds = [&](const char* placement) {
-    auto optimizer = chosen.run.optimizer;
-    optimizer.placement = placement;
-    const auto work = update_work(optimizer, problem.model.num_parameters() / problem.world_size, itemsize);
-    return step_time(work, layout, problem.hardware).update;
-  };
   return fmt::format(
       "optimizer state on the host: on the device the run {}; the update takes {:.2g} s streamed through the "
       "device, {:.2g} s by the host's cores",
-      would_need(problem, chosen, resident), seconds("stream"), seconds("cpu"));
+      would_need(problem, chosen, resident), update_seconds(problem, chosen.run, "stream"),
+      update_seconds(problem, chosen.run, "cpu"));
 }
 
 }  // namespace
