@@ -176,7 +176,6 @@ class PhaseList {
   void add_layer(int64_t layer) {
     const auto& s = s_;
     const bool dense = s.shape.model.is_dense_layer(layer);
-    const int64_t shared = s.shape.model.shared_expert_intermediate_size;
     const std::string kind = dense ? "dense layer " : "MoE layer ", number = std::to_string(layer);
     add("attention forward, " + kind + number, [&](Terms& terms) {
       add_boundaries(s, layer, layer, terms);
@@ -209,41 +208,9 @@ class PhaseList {
     });
     if (s.keeps_all()) {
       add_kept_backward(layer);
-      return;
-    }
-    add("attention recomputed, " + kind + number, [&](Terms& terms) {
-      add_backward_frame(layer, terms);
-      terms.add("gradient and stream", "2N·H·b", Category::kResidual, 2 * stream(s));
-      add_attention_forward(s, s.keeps_output(layer), terms);
-    });
-    const auto inner = [&](Terms& terms) {
-      add_backward_frame(layer, terms);
-      terms.add("gradient, stream, normalized and its gradient", "4N·H·b", Category::kResidual,
-                4 * stream(s) + 4 * s.n);
-      add_attention_saved(s, terms);
-    };
-    if (dense) {
-      add("feed-forward backward, " + kind + number, [&](Terms& terms) {
-        inner(terms);
-        add_feed_forward(s, s.shape.model.intermediate_size, true, terms);
-      });
     } else {
-      add("experts backward, " + kind + number, [&](Terms& terms) {
-        inner(terms);
-        terms.add("router scores", "4·N·E", Category::kRouting, router_backward(s));
-        add_dispatch_backward(s, terms);
-      });
-      add("router backward, " + kind + number, [&](Terms& terms) {
-        inner(terms);
-        add_router(s, true, terms);
-        if (shared > 0) add_feed_forward(s, shared, true, terms);
-      });
+      add_recomputed_backward(layer, kind + number);
     }
-    add("attention backward, " + kind + number, [&](Terms& terms) {
-      add_backward_frame(layer, terms);
-      terms.add("gradient", "N·H·b", Category::kResidual, stream(s));
-      add_attention_backward(s, terms);
-    });
   }
 
   void add_head() {
@@ -304,6 +271,45 @@ class PhaseList {
     const int64_t summed = layer + 1 < s_.L ? dense_shard(s_, layer + 1) : 0;
     add_host_gradients(s_, dense_shard(s_, layer) + summed + experts_of(s_, layer), leaving_at(s_, layer),
                        next_gradients(s_, layer - 1), terms);
+  }
+
+  void add_recomputed_backward(int64_t layer, const std::string& name) {
+    const auto& s = s_;
+    const bool dense = s.shape.model.is_dense_layer(layer);
+    const int64_t shared = s.shape.model.shared_expert_intermediate_size;
+    add("attention recomputed, " + name, [&](Terms& terms) {
+      add_backward_frame(layer, terms);
+      terms.add("gradient and stream", "2N·H·b", Category::kResidual, 2 * stream(s));
+      add_attention_forward(s, s.keeps_output(layer), terms);
+    });
+    const auto inner = [&](Terms& terms) {
+      add_backward_frame(layer, terms);
+      terms.add("gradient, stream, normalized and its gradient", "4N·H·b", Category::kResidual,
+                4 * stream(s) + 4 * s.n);
+      add_attention_saved(s, terms);
+    };
+    if (dense) {
+      add("feed-forward backward, " + name, [&](Terms& terms) {
+        inner(terms);
+        add_feed_forward(s, s.shape.model.intermediate_size, true, terms);
+      });
+    } else {
+      add("experts backward, " + name, [&](Terms& terms) {
+        inner(terms);
+        terms.add("router scores", "4·N·E", Category::kRouting, router_backward(s));
+        add_dispatch_backward(s, terms);
+      });
+      add("router backward, " + name, [&](Terms& terms) {
+        inner(terms);
+        add_router(s, true, terms);
+        if (shared > 0) add_feed_forward(s, shared, true, terms);
+      });
+    }
+    add("attention backward, " + name, [&](Terms& terms) {
+      add_backward_frame(layer, terms);
+      terms.add("gradient", "N·H·b", Category::kResidual, stream(s));
+      add_attention_backward(s, terms);
+    });
   }
 
   // Kept tensors are consumed; their gradients come beside.

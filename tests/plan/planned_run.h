@@ -27,7 +27,7 @@ struct PlannedRun {
 
 recipe::RunConfig small_recipe(const PlannedRun& run);
 
-// Some thirty: layouts, operators, precisions, profiles, micro-batches, lengths that nothing divides.
+// Over fifty: layouts, operators, precisions, profiles, micro-batches, lengths that nothing divides.
 std::vector<PlannedRun> planned_runs();
 
 // Each rank's first step for real, in the terms of its dry run.
