@@ -62,6 +62,11 @@ SignalFlag::SignalFlag(std::chrono::milliseconds one_request) {
   one_request_ns = std::chrono::nanoseconds(one_request).count();
   install(SIGTERM, &old_term_);
   install(SIGINT, &old_int_);
+  sigset_t both;
+  sigemptyset(&both);
+  sigaddset(&both, SIGTERM);
+  sigaddset(&both, SIGINT);
+  pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
 }
 
 SignalFlag::~SignalFlag() {

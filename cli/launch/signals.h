@@ -15,6 +15,7 @@ inline constexpr std::chrono::milliseconds kOneRequest{5000};
 // Handles SIGTERM and SIGINT while it lives; at most one lives at a time (InternalError). A signal that the
 // process was told to ignore (a background job's SIGINT) stays ignored. SIGUSR1, SIGUSR2 and SIGHUP are left
 // alone. The handler is async-signal-safe; the process leaves with status 128 + signal on the second request.
+// Signals that the parent kept back (spawn.h: until the rank can heed them) come at once.
 class SignalFlag {
  public:
   explicit SignalFlag(std::chrono::milliseconds one_request = kOneRequest);

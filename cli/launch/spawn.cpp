@@ -192,7 +192,12 @@ void Ranks::start_one(int rank) {
     // Only async-signal-safe calls between fork and exec: the store's threads hold locks that are gone here.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
+    // A request to stop waits until the rank has a SignalFlag: libraries take longer to load than a user
+    // waits.
+    sigset_t mask = signals_.before();
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGINT);
+    pthread_sigmask(SIG_SETMASK, &mask, nullptr);
     ::execve(program.c_str(), argv.get(), envp.get());
     constexpr char kText[] = "[launch] cannot execute the program of a rank\n";
     [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, kText, sizeof(kText) - 1);

@@ -233,6 +233,14 @@ def test_a_signal_during_the_plan_ends_the_run(start, to):
     assert not (job.folder / "plan.json").exists()
 
 
+def test_a_signal_while_ranks_load_their_libraries_waits_for_them(start):
+    job = start("--ranks", 2, sets=_LONG)
+    wait_until(lambda: len(job.processes()) == 3, "the ranks have processes")
+    job.process.terminate()
+    assert job.wait() == 0, job.output
+    assert read_status(job.folder) == {"state": "stopped", "reason": "SIGTERM", "step": 0}
+
+
 def test_a_folder_of_other_files_is_left_alone(start, tmp_path):
     folder = tmp_path / "papers"
     folder.mkdir()
