@@ -46,12 +46,8 @@ VARIANTS = {
     "all off, a rank holds its sequence whole (`D` = 1)": Variant(ALL_OFF, degree=1),
     "all off, nothing recomputed": Variant(ALL_OFF + NOTHING_RECOMPUTED),
     "all off, whole logits (`full`)": Variant(ALL_OFF + FULL_LOGITS),
-    "all off, all three of these": Variant(
-        ALL_OFF + NOTHING_RECOMPUTED + FULL_LOGITS, degree=1
-    ),
-    "everything on, as many chunks as `c` asks for": Variant(
-        ["dispatch.max_chunks=64"]
-    ),
+    "all off, all three of these": Variant(ALL_OFF + NOTHING_RECOMPUTED + FULL_LOGITS, degree=1),
+    "everything on, as many chunks as `c` asks for": Variant(["dispatch.max_chunks=64"]),
     "everything on, gradients on the host too": Variant(["optimizer.gradients=host"]),
     "everything on, `D` = `W`": Variant(degree=None),
 }
@@ -71,13 +67,9 @@ def plan(steppe: Path, model: str, overrides: list[str], maximize: str) -> dict:
     ]
     for override in overrides:
         command += ["--set", override]
-    done = subprocess.run(
-        [str(part) for part in command], check=False, capture_output=True, text=True
-    )
+    done = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
     if done.returncode not in (0, 1):
-        raise RuntimeError(
-            f"{command} ended with status {done.returncode}: {done.stderr}"
-        )
+        raise RuntimeError(f"{command} ended with status {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)
 
 
@@ -104,36 +96,24 @@ def largest(steppe: Path, model: str, variant: Variant) -> dict:
     if variant.batch:
         alone = ["parallelism.ulysses_degree=1", f"training.seq_length={BATCH_LENGTH}"]
         batch = plan(steppe, model, [*variant.overrides, *alone], "batch")
-        row["batch_tokens"] = (
-            batch["tokens_per_rank"] * GPUS[model] if batch["fits"] else 0
-        )
+        row["batch_tokens"] = batch["tokens_per_rank"] * GPUS[model] if batch["fits"] else 0
     return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steppe", type=Path, default=ROOT / "build" / "steppe")
-    parser.add_argument(
-        "--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS)
-    )
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--models", nargs="+", default=list(GPUS), choices=list(GPUS))
     arguments = parser.parse_args()
     head = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(
-        head, check=True, cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
+    commit = subprocess.run(head, check=True, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     kept = RESULTS.with_suffix(".json")
     rows = json.loads(kept.read_text()) if kept.exists() else {}
     for model in arguments.models:
         for name in arguments.variants:
-            rows.setdefault(model, {})[name] = largest(
-                arguments.steppe, model, VARIANTS[name]
-            )
-            ordered = {
-                m: {n: rows[m][n] for n in VARIANTS if n in rows[m]}
-                for m in GPUS
-                if m in rows
-            }
+            rows.setdefault(model, {})[name] = largest(arguments.steppe, model, VARIANTS[name])
+            ordered = {m: {n: rows[m][n] for n in VARIANTS if n in rows[m]} for m in GPUS if m in rows}
             kept.write_text(json.dumps(ordered, indent=2) + "\n")
             RESULTS.with_suffix(".md").write_text(text(ordered, GPUS, commit))
             row = rows[model][name]
