@@ -6,12 +6,16 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/launch/exit_report.h"
 #include "steppe/base/error.h"
+#include "steppe/recipe/document.h"
 #include "steppe/train/resume.h"
 
 namespace steppe::cli {
@@ -32,6 +36,40 @@ bool same_recipe(const fs::path& kept, const std::string& resolved) {
   std::ifstream before(kept);
   std::istringstream now(resolved);
   return before.good() && essence(before) == essence(now);
+}
+
+// "training.steps (3000 there, 3 here)", of the first few keys whose values differ.
+std::string differing_keys(const fs::path& kept, const std::string& resolved) {
+  constexpr size_t kListed = 3;
+  std::ostringstream text;
+  text << std::ifstream(kept).rdbuf();
+  std::map<std::string, std::array<std::string, 2>> values;
+  for (const auto& [side, toml] : {std::pair(0, text.str()), std::pair(1, resolved)}) {
+    const auto document = recipe::Document::parse(toml, kept.string());
+    for (const auto& entry : document.entries()) values[entry.key][side] = recipe::to_toml(entry.value);
+  }
+  std::erase_if(values, [](const auto& item) { return item.second[0] == item.second[1]; });
+  values.erase("hardware.threads_per_rank");  // follows from the machine
+  std::vector<std::string> parts;
+  for (const auto& [key, of] : values) {
+    const auto said = [](const std::string& value) { return value.empty() ? std::string("nothing") : value; };
+    if (parts.size() < kListed)
+      parts.push_back(fmt::format("{} ({} there, {} here)", key, said(of[0]), said(of[1])));
+  }
+  if (values.size() > kListed) parts.push_back(fmt::format("{} more", values.size() - kListed));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// Why a folder with metrics and no checkpoint cannot be taken.
+std::string why_taken(const recipe::RunConfig& run, const std::string& resolved) {
+  if (run.checkpoint.resume != "auto") return ", and checkpoint.resume is \"never\"";
+  std::string keys;
+  try {
+    keys = differing_keys(fs::path(run.run.folder) / "recipe.toml", resolved);
+  } catch (const ValueError&) {  // not a recipe of ours any more
+  }
+  return fmt::format(" of another recipe{}, and no complete checkpoint in {}",
+                     keys.empty() ? "" : ", which differs in " + keys, run.checkpoint.folder);
 }
 
 bool holds_metrics(const recipe::RunConfig& run) {
@@ -96,10 +134,7 @@ void check_run_folder(const recipe::RunConfig& run, const std::string& resolved,
   const fs::path folder = run.run.folder;
   STEPPE_CHECK_VALUE(run.checkpoint.resume == "auto" && same_recipe(folder / "recipe.toml", resolved),
                      "[train] {} holds a run already{}: name another with --set run.folder=…, or remove it",
-                     run.run.folder,
-                     run.checkpoint.resume == "auto"
-                         ? " of another recipe, and no complete checkpoint in " + run.checkpoint.folder
-                         : ", and checkpoint.resume is \"never\"");
+                     run.run.folder, why_taken(run, resolved));
 }
 
 void claim_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {

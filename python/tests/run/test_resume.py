@@ -241,6 +241,17 @@ def test_a_signal_while_ranks_load_their_libraries_waits_for_them(start):
     assert read_status(job.folder) == {"state": "stopped", "reason": "SIGTERM", "step": 0}
 
 
+def test_a_folder_of_another_recipe_says_which_keys_differ(start, tmp_path):
+    never_saves = ["checkpoint.first_step=false", "checkpoint.interval=0"]
+    killed = start(sets=[*_LONG, *never_saves], folder=tmp_path / "run")
+    killed.wait_for_step(1)
+    killed.end()
+    refused = start(sets=[*_LONG, *never_saves, "training.steps=3"], folder=tmp_path / "run")
+    assert refused.wait() == 2
+    assert "training.steps (1000000 there, 3 here)" in refused.output
+    assert "no complete checkpoint" in refused.output
+
+
 def test_a_folder_of_other_files_is_left_alone(start, tmp_path):
     folder = tmp_path / "papers"
     folder.mkdir()
