@@ -99,12 +99,8 @@ void one_micro_batch_a_step(recipe::RunConfig& run) {
   run.training.gradient_accumulation_steps = 1;
 }
 
-}  // namespace
-
-Found longest_context(const recipe::RunConfig& run, const PlanOptions& options, int64_t granule) {
+Found longest_in_steps_of(int64_t granule, const recipe::RunConfig& run, const PlanOptions& options) {
   constexpr int64_t kMostTokens = int64_t{1} << 26;
-  const int64_t degree = run.parallelism.ulysses_degree;
-  if (granule == 0) granule = std::lcm(degree, int64_t{1024});
   auto found = search(
       run, options, kMostTokens / granule,
       [granule](recipe::RunConfig& changed, int64_t count) {
@@ -115,6 +111,20 @@ Found longest_context(const recipe::RunConfig& run, const PlanOptions& options, 
       "context");
   found.changes.push_back(fmt::format("training.seq_length = {}", found.run.training.seq_length));
   return found;
+}
+
+}  // namespace
+
+Found longest_context(const recipe::RunConfig& run, const PlanOptions& options, int64_t granule) {
+  if (granule != 0) return longest_in_steps_of(granule, run, options);
+  const int64_t degree = run.parallelism.ulysses_degree;
+  for (const int64_t tokens : {1024, 64}) {
+    try {
+      return longest_in_steps_of(std::lcm(degree, tokens), run, options);
+    } catch (const DoesNotFit&) {  // in smaller steps then
+    }
+  }
+  return longest_in_steps_of(degree, run, options);
 }
 
 Found largest_batch(const recipe::RunConfig& run, const PlanOptions& options) {

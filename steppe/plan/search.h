@@ -18,9 +18,9 @@ struct Found {
   std::vector<std::string> reasons;  // why, a line each
 };
 
-// training.seq_length, in steps of `granule` tokens (0: 1024, or what the Ulysses degree needs), everything
-// else as it is; the global batch is one micro-batch of every group. Throws ValueError when not even the
-// shortest fits.
+// training.seq_length, in steps of `granule` tokens (0: 1024, or fewer where that is too long; multiples of
+// the Ulysses degree), everything else as it is; the global batch is one micro-batch of every group. Throws
+// DoesNotFit when not even the shortest fits.
 Found longest_context(const recipe::RunConfig& run, const PlanOptions& options, int64_t granule = 0);
 
 // Tokens of one forward and backward: training.micro_batch_size, with one micro-batch a step.

@@ -168,6 +168,14 @@ TEST(Search, LongestContextFitsAndALongerOneDoesNot) {
   EXPECT_FALSE(plan::make_plan(longer, {.world_size = 4}).fits);
 }
 
+TEST(Search, LongestContextMayBeShort) {
+  auto run = small_recipe({"", 1, {"training.seq_length=320", "training.global_batch_size=1"}});
+  run.hardware.device_memory = plan::make_plan(run, {}).rank.device.bytes;
+  const auto found = plan::longest_context(run, {});
+  EXPECT_GE(found.run.training.seq_length, 320);
+  EXPECT_LT(found.run.training.seq_length, 400);
+}
+
 TEST(Search, LargestBatchGrowsWithMemory) {
   int64_t before = 0;
   for (const int64_t memory : {1500, 3000}) {
