@@ -83,7 +83,7 @@ TEST_F(MoveDevice, AdamW) {
 
 TEST_F(MoveDevice, Embedding) {
   for (const auto dtype : kDtypes)
-    for (const auto [rows, width] :
+    for (const auto& [rows, width] :
          std::vector<std::pair<int64_t, int64_t>>{{0, 24}, {1, 24}, {500, 24}, {60, 23}}) {
       const auto table = random({37, width}, dtype);
       const auto ids = at::randint(100, 137, {rows}, at::kInt);  // most are listed often
@@ -111,7 +111,7 @@ Routes routes_of(int64_t tokens, int64_t k, int64_t experts) {
 
 TEST_F(MoveDevice, Permute) {
   const int64_t k = 3;
-  for (const auto [tokens, width] :
+  for (const auto& [tokens, width] :
        std::vector<std::pair<int64_t, int64_t>>{{0, 24}, {1, 24}, {700, 24}, {90, 23}})
     for (const auto dtype : kDtypes) {
       const int64_t routes = tokens * k;

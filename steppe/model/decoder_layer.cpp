@@ -142,7 +142,6 @@ at::Tensor layer_forward(const LayerCall& call, const at::Tensor& h_nH, LayerSta
 
 void layer_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& h_nH,
                     const at::Tensor& dh_nH, LayerState& state) {
-  const auto& ops = call.context.ops;
   AttentionSaved attention;
   FeedForwardSaved feed_forward;
   if (state.attention) {

@@ -83,7 +83,9 @@ TEST(Tune, IsNoSlowerThanTheWidestLayoutAndFits) {
     const auto tuned = tune(run, {.world_size = 8});
     SCOPED_TRACE(more.front());
     EXPECT_TRUE(make_plan(tuned.run, {.world_size = 8}).fits);
-    if (given.fits) EXPECT_LE(tuned.plan.step_seconds, given.step_seconds);
+    if (given.fits) {
+      EXPECT_LE(tuned.plan.step_seconds, given.step_seconds);
+    }
   }
 }
 

@@ -61,7 +61,9 @@ TEST(LeastLoaded, SharesOutEveryRowByTheRules) {
         const auto& held = helpers.experts_of(piece.rank);
         EXPECT_EQ(std::count(held.begin(), held.end(), moved.expert), 1);
         // A smaller piece only finishes its expert.
-        if (piece.end < moved.load) EXPECT_GE(piece.end - piece.begin, c.min_rows);
+        if (piece.end < moved.load) {
+          EXPECT_GE(piece.end - piece.begin, c.min_rows);
+        }
       }
     EXPECT_EQ(sum(rows), total);
     EXPECT_LE(*std::max_element(rows.begin(), rows.end()),

@@ -105,7 +105,9 @@ void expect_claims(const MoeLayer& layer, comm::Communicator& group, RankPart& p
   EXPECT_EQ(both.own_peak(Category::kDispatch), claim.forward_dispatch);
   EXPECT_EQ(both.own_peak(Category::kSaved), claim.saved);
   EXPECT_LE(both.own_peak(Category::kExpert), claim.expert);
-  if (variant.tile_rows == 0) EXPECT_EQ(both.own_peak(Category::kExpert), claim.expert);
+  if (variant.tile_rows == 0) {
+    EXPECT_EQ(both.own_peak(Category::kExpert), claim.expert);
+  }
   BytesByCategory kept{};
   kept[static_cast<size_t>(Category::kSaved)] = claim.saved;
   EXPECT_EQ(both.change(), kept);
@@ -113,7 +115,9 @@ void expect_claims(const MoeLayer& layer, comm::Communicator& group, RankPart& p
   run_backward(context, group, part, variant, saved);
   EXPECT_EQ(both.own_peak(Category::kDispatch), claim.backward_dispatch);
   EXPECT_LE(both.own_peak(Category::kExpert), claim.expert);
-  if (variant.tile_rows == 0) EXPECT_EQ(both.own_peak(Category::kExpert), claim.expert);
+  if (variant.tile_rows == 0) {
+    EXPECT_EQ(both.own_peak(Category::kExpert), claim.expert);
+  }
   EXPECT_EQ(both.change(), BytesByCategory{}) << "something outlives the backward";
 }
 

@@ -95,7 +95,9 @@ std::vector<RankResult> run(VocabLossKind kind, const Batch& batch, bool trainin
 
 void expect_near(const at::Tensor& got, const at::Tensor& want, double bound, const char* name) {
   ASSERT_EQ(got.sizes(), want.sizes()) << name;
-  if (want.numel() > 0) EXPECT_LE((got.to(at::kDouble) - want).abs().max().item<double>(), bound) << name;
+  if (want.numel() > 0) {
+    EXPECT_LE((got.to(at::kDouble) - want).abs().max().item<double>(), bound) << name;
+  }
 }
 
 // A logit is H rounded terms (rounded once more in bf16); probabilities and log-sum-exp are off by twice its

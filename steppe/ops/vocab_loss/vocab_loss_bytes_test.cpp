@@ -78,8 +78,9 @@ void expect_bytes(const GroupCase& of, const VocabLossOptions& options,
     run.run(options, group);
     EXPECT_EQ(planned_bytes(of, rank, options), want(rank)) << "rank " << rank << " of " << of.degree();
     // The CPU's products of bf16 take memory of their own.
-    if (of.dtype == at::kFloat)
+    if (of.dtype == at::kFloat) {
       EXPECT_EQ(run.vocab_bytes, want(rank)) << "rank " << rank << " of " << of.degree();
+    }
   });
 }
 
