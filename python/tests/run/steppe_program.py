@@ -114,6 +114,8 @@ class Job:
                 stdout=subprocess.DEVNULL,
                 stderr=errors if self.stderr is None else self.stderr,
                 start_new_session=True,
+                # A shell has its background jobs ignore SIGINT, and so do their children.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     @property
