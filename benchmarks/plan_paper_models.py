@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plan_paper_text import text
+from step_vs_transformers import ROOT, git_commit
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "plan_paper_models"
 GPUS = {"120b": 16, "241b": 32, "667b": 64}
 DEGREE = 16  # ranks that share a sequence, as in the paper's longest runs
@@ -106,8 +106,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--models", nargs="+", default=list(GPUS), choices=list(GPUS))
     arguments = parser.parse_args()
-    head = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(head, check=True, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = git_commit("--short")
     kept = RESULTS.with_suffix(".json")
     rows = json.loads(kept.read_text()) if kept.exists() else {}
     for model in arguments.models:

@@ -18,8 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+from step_vs_transformers import RESULTS, ROOT, git_commit
+
 LAYOUTS = {
     "1 rank, 2 threads": ["--ranks", "1", "--set", "hardware.threads_per_rank=2"],
     "2 ranks, dense sharded": ["--ranks", "2"],
@@ -61,9 +61,6 @@ def report(samples: dict[int, dict[str, list[float]]]) -> str:
         rows += [
             f"| {batch} | {name} | {value:,.0f} | {value / base:.2f}× |" for name, value in medians.items()
         ]
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     return "\n".join(
         [
             "# Two ranks against two threads",
@@ -76,7 +73,7 @@ def report(samples: dict[int, dict[str, list[float]]]) -> str:
             *rows,
             "",
             f"Machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores, load "
-            f"{os.getloadavg()[0]:.1f} at the end. Commit {commit}.",
+            f"{os.getloadavg()[0]:.1f} at the end. Commit {git_commit()}.",
             "",
             "    ./dev bench ranks_vs_threads",
             "",

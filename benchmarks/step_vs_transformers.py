@@ -150,14 +150,16 @@ def machine() -> dict:
     }
 
 
-def git_commit() -> str:
+def git_commit(*options: str) -> str:
+    """What is checked out; `options` are those of `git rev-parse`."""
+
     def git(*words: str) -> str:
         return subprocess.run(
             ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
         ).stdout
 
     dirty = git("status", "--porcelain", "--untracked-files=no").strip()
-    return git("rev-parse", "HEAD").strip() + (" with changes" if dirty else "")
+    return git("rev-parse", *options, "HEAD").strip() + (" with changes" if dirty else "")
 
 
 def versions() -> dict:

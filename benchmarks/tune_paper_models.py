@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from step_vs_transformers import ROOT, git_commit, machine
+
 RESULTS = ROOT / "benchmarks" / "results" / "plan_tune"
 GIB = 1 << 30
 MOST_SECONDS = 60  # of a search, on two cores
@@ -168,13 +169,13 @@ def amounts(made: dict) -> str:
 ABOUT = """`python benchmarks/tune_paper_models.py` at {commit}. Each plan fits its devices by the dry run
 of its fullest rank. *The paper's layout* is the recipe as it is in `recipes/`: `E_p = W`, `P = 8`, every
 operator on, planned in the same way on the same sequences. Seconds of a step are the time model's
-(docs/plan.md), and choose rather than promise; the search ran on {machine}. PFLOP, GB over the wire and GB
-over the host link, up and down, are of a rank and a step."""
+(docs/plan.md), and choose rather than promise; the search ran on {cores} cores ({cpu}). PFLOP, GB
+over the wire and GB over the host link, up and down, are of a rank and a step."""
 
 
-def table(rows: dict, commit: str, machine: str) -> str:
+def table(rows: dict, commit: str, host: dict) -> str:
     lines = ["# What --tune chooses, against the paper's layout", ""]
-    lines += [textwrap.fill(ABOUT.format(commit=commit, machine=machine), 118), ""]
+    lines += [textwrap.fill(ABOUT.format(commit=commit, **host), 118), ""]
     lines += [
         "| model | GPUs | length | D/E_p/P/c | means | peak, GiB "
         "| a step, s | the paper's layout, s | search, s |",
@@ -200,19 +201,12 @@ def table(rows: dict, commit: str, machine: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def machine_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    names = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
-    return f"{len(names)} cores ({names[0]})" if names else "this CPU"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steppe", type=Path, default=ROOT / "build" / "steppe")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
-    describe = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(describe, check=True, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = git_commit("--short")
     kept = RESULTS.with_suffix(".json")
     rows = json.loads(kept.read_text()) if kept.exists() else {}
     for name in arguments.cases:
@@ -227,7 +221,7 @@ def main() -> None:
         rows[name] = row
         rows = {known: rows[known] for known in CASES if known in rows}
         kept.write_text(json.dumps(rows, indent=2) + "\n")
-        RESULTS.with_suffix(".md").write_text(table(rows, commit, machine_name()))
+        RESULTS.with_suffix(".md").write_text(table(rows, commit, machine()))
 
 
 if __name__ == "__main__":
