@@ -95,13 +95,16 @@ const tooltip = {
   hide() { if (this.box) this.box.style.display = "none"; },
 };
 
-// Every chart is drawn for the width that it has, and again when that changes: in the next frame, since drawing within
-// the observer's call would change sizes that it is still telling of.
+// Every chart is drawn for the width that it has: at once, or where it is not in the page yet, by drawCharts; and again
+// when the width changes, then in the next frame: drawing within the observer's call would change sizes that it tells of.
+const undrawn = [];
 function responsive(holder, draw) {
   let width = 0;
-  new ResizeObserver((entries) => {
-    const now = Math.floor(entries[0].contentRect.width);
-    if (now > 0 && now !== width) requestAnimationFrame(() => draw(width = now));
-  }).observe(holder);
+  const fit = () => { if (holder.clientWidth > 0 && holder.clientWidth !== width) draw(width = holder.clientWidth); };
+  holder.isConnected ? fit() : undrawn.push(fit);
+  new ResizeObserver(() => requestAnimationFrame(fit)).observe(holder);
   return () => { if (width > 0) draw(width); };
+}
+function drawCharts() {
+  for (const fit of undrawn.splice(0)) fit();
 }

@@ -68,6 +68,7 @@ function renderPage() {
       ...memoryCard(false), ...planCard(), ...peaksCard(), ...curvesCard(), ...expertLoadCard(),
       ...(content.recipe ? [el("details", {class: "card"}, el("summary", {}, "Recipe"), el("pre", {}, content.recipe))] : []));
   }
+  drawCharts();
   document.documentElement.dataset.ready = "true";
 }
 
