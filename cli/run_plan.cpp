@@ -17,6 +17,20 @@ std::chrono::milliseconds timeout_of(const recipe::RunConfig& run) {
   return std::chrono::milliseconds(static_cast<int64_t>(run.comm.init_timeout * 1000));
 }
 
+metrics::PlannedMemory planned_memory(const recipe::RunConfig& run, const plan::Plan& plan) {
+  const auto& peak = plan.rank.device;
+  metrics::PlannedMemory planned{.peak_bytes = peak.bytes,
+                                 .expected_bytes = plan.budget.expected(),
+                                 .guaranteed_bytes = plan.budget.guaranteed(),
+                                 .peak_by_category = {},
+                                 .routing_profile = run.plan.routing_profile};
+  for (int c = 0; c < memory::kNumCategories; ++c) {
+    planned.peak_by_category[std::string(memory::category_name(static_cast<memory::Category>(c)))] =
+        peak.by_category[c];
+  }
+  return planned;
+}
+
 plan::Plan checked_plan(const recipe::RunConfig& run, int world_size, int num_threads, const Log& log) {
   const plan::PlanOptions options{.world_size = world_size, .num_threads = num_threads};
   log.info("plans the run");
@@ -43,7 +57,7 @@ RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& 
   RunPlan made;
   if (environment.rank == 0) {
     const auto plan = checked_plan(run, environment.world_size, num_threads, log);
-    made = {plan.rank.device.bytes, plan.attention_output_bytes};
+    made = {planned_memory(run, plan), plan.attention_output_bytes};
   }
   if (run.activation_checkpoint.mode != "selective") return made;
   const auto all = comm::gather_through_store(

@@ -8,11 +8,12 @@
 #include "cli/launch/environment.h"
 #include "steppe/base/log.h"
 #include "steppe/recipe/run_config.h"
+#include "steppe/train/metrics/planned_memory.h"
 
 namespace steppe::cli {
 
 struct RunPlan {
-  std::optional<int64_t> peak_bytes;              // of the fullest rank; on rank 0
+  std::optional<metrics::PlannedMemory> memory;   // on rank 0
   std::optional<int64_t> attention_output_bytes;  // room that they have on a device; the same on every rank
 };
 

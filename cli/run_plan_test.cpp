@@ -70,8 +70,8 @@ TEST(RunPlan, TellsAllRanksTheRoomOfAttentionOutputs) {
   comm::run_ranks(kRanks, [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
     plans[rank] = plan_run(run, environment_of(rank), *store, 1, log);
   });
-  EXPECT_TRUE(plans[0].peak_bytes.has_value());
-  EXPECT_FALSE(plans[2].peak_bytes.has_value());
+  EXPECT_TRUE(plans[0].memory.has_value());
+  EXPECT_FALSE(plans[2].memory.has_value());
   // A third of the memory, without libraries and the run itself.
   EXPECT_GT(plans[0].attention_output_bytes, int64_t{300} << 20);
   EXPECT_LT(plans[0].attention_output_bytes, int64_t{700} << 20);

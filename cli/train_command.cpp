@@ -155,7 +155,7 @@ int train_rank(const launch::LaunchEnvironment& environment, LoadedRecipe& loade
         make_plan, *store,
         {environment.rank, environment.world_size, process.stop_signal, milliseconds(run.comm.init_timeout)});
     if (asked != 0) leave_stopped(asked, "before it began", *log, record, watchdog);
-    process.planned_peak_bytes = plan.peak_bytes;
+    process.planned = plan.memory;
     process.attention_output_bytes = plan.attention_output_bytes;
     process.progress = [&](int64_t number, const char* where) { watchdog.progress(number, where); };
     process.finished_step = [&](int64_t number) { record.finished_step(number); };

@@ -103,7 +103,7 @@ struct Trainer::State : RankShape {
         saved(saved_run(run, process.resolved_recipe, layout_config,
                         {batch_shape(run, layout_config), data.sequences_per_epoch()})),
         start(resume(run, saved, *rank.groups.control, rank.weights, log)),
-        reporter(run, log, process.rank == 0, process.color, start.step),
+        reporter(run, log, process.rank == 0, process.color, start.step, process.planned),
         checkpointing({run, process, log, rank.weights, *rank.groups.control, saved,
                        [this] { return rank.step.state_events(); }, [this] { reporter.sync(); }},
                       start.step),
@@ -142,11 +142,6 @@ void Trainer::State::announce() const {
   if (start.step >= run.training.steps)
     log.info("step {} of {} is done: nothing is left to do", start.step, run.training.steps);
   warn_of_length(run.training.seq_length, model, log);
-  if (run.training.deterministic && rank.context.device.is_cuda()) {
-    log.warning(
-        "training.deterministic: on CUDA attention's backward adds dq by atomics, so that bits differ from "
-        "run to run");
-  }
   const auto& offload = rank.step.offload();
   if (!offload.config().description.empty()) log.info("{}", offload.config().description);
   for (const auto& warning : offload.warnings()) log.warning("{}", warning);
@@ -252,6 +247,7 @@ void Trainer::State::add_memory(metrics::StepMetrics& m) {
     if (all[r] > fullest[0]) fullest = all.data() + r;
   }
   m.peak_bytes = fullest[0];
+  m.peak_rank = static_cast<int>((fullest - all.data()) / static_cast<int64_t>(mine.size()));
   m.host_bytes = fullest[1];
   for (int c = 0; c < memory::kNumCategories; ++c) {
     if (fullest[2 + c] > 0) {
@@ -294,7 +290,8 @@ Outcome Trainer::run() {
     s.begins(number, "step");
     auto metrics = s.train_step(number);
     s.add_memory(metrics);
-    if (number == s.start.step + 1) metrics.plan_peak_bytes = s.process.planned_peak_bytes;
+    if (number == s.start.step + 1 && s.process.planned)
+      metrics.plan_peak_bytes = s.process.planned->peak_bytes;
     outcome.step = number;
     const bool last = number == s.run.training.steps;
     if ((s.run.validation.interval > 0 && number % s.run.validation.interval == 0) || last) {

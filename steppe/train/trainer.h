@@ -14,6 +14,7 @@
 #include "steppe/base/log.h"
 #include "steppe/model/config.h"
 #include "steppe/recipe/run_config.h"
+#include "steppe/train/metrics/planned_memory.h"
 
 namespace steppe::train {
 
@@ -23,7 +24,7 @@ struct Process {
   c10::intrusive_ptr<c10d::Store> store;
   bool color = false;
   std::string resolved_recipe;                    // kept in checkpoints
-  std::optional<int64_t> planned_peak_bytes;      // of the fullest rank, shown beside the first step's own
+  std::optional<metrics::PlannedMemory> planned;  // on rank 0: what steps are held against
   std::optional<int64_t> attention_output_bytes;  // offload_config()'s, the same on every rank
   // 0, or the signal that asks this rank to stop; read once per step, agreed by all ranks.
   std::function<int()> stop_signal = [] { return 0; };

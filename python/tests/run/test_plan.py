@@ -237,6 +237,28 @@ def test_training_keeps_its_plan(start, figures, recipe):
     assert first["plan_peak_bytes"] == kept["peak_bytes"]
 
 
+def test_a_step_beyond_what_the_plan_expects_is_told_of_once(start):
+    """A new router is far from even, and with `ep` a rank takes whatever comes."""
+    sets = [
+        "parallelism.expert_parallel_degree=2",
+        "dispatch.kind=ep",
+        "model.moe_intermediate_size=512",
+        "training.seq_length=512",
+    ]
+    job = start("--ranks", 2, sets=sets)
+    assert job.wait() == 0, job.output
+    kept = json.loads((job.folder / "plan.json").read_text())
+    peaks = {line["step"]: line["peak_bytes"] for line in read_metrics(job.folder) if line["step"] > 0}
+    assert len([peak for peak in peaks.values() if peak > kept["expected_bytes"]]) > 1
+    assert max(peaks.values()) <= kept["guaranteed_bytes"]
+    said = [line for line in ESCAPE.sub("", job.output).splitlines() if "that the plan expects" in line]
+    assert len(said) == 1
+    beyond = min(step for step, peak in peaks.items() if peak > kept["expected_bytes"])
+    assert f"info: step {beyond}: the peak of rank " in said[0]
+    assert ": expert holds " in said[0]
+    assert "guarantees whatever" not in job.output
+
+
 def test_training_refuses_what_cannot_fit(start, figures, recipe):
     one = ["hardware.threads_per_rank=1", "activation_checkpoint.mode=none"]
     peak = figures(recipe, sets=one)["peak_bytes"]

@@ -49,6 +49,7 @@ struct StepMetrics {
   double time_left_s = 0;  // until the run's last step
 
   int64_t peak_bytes = 0;                           // device domain, since the step began
+  int peak_rank = 0;                                // whose it is
   std::map<std::string, int64_t> peak_by_category;  // who made up the peak; sums to peak_bytes
   std::optional<int64_t> plan_peak_bytes;
   int64_t host_bytes = 0;  // host domain, at its peak
