@@ -1,3 +1,5 @@
+// The fields of a configuration as text. Each struct is taken apart by name: a field that is added to it does
+// not compile here until it says whether it is part of the model.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,20 +11,26 @@
 namespace steppe::model {
 namespace {
 
-std::string text_of(const RopeScaling& r) {
-  const auto attention = r.attention_factor ? fmt::format("{}", *r.attention_factor) : "by the formula";
-  switch (r.kind) {
+struct Field {
+  const char* key;
+  std::string text;
+};
+
+std::string text_of(const RopeScaling& scaling, int64_t max_position_embeddings) {
+  const auto& [kind, factor, original, low_freq_factor, high_freq_factor, beta_fast, beta_slow,
+               attention_factor, mscale, mscale_all_dim, truncate] = scaling;
+  const int64_t length = original > 0 ? original : max_position_embeddings;
+  const auto attention = attention_factor ? fmt::format("{}", *attention_factor) : "by the formula";
+  switch (kind) {
     case RopeKind::kDefault:
       return "none";
     case RopeKind::kLinear:
-      return fmt::format("linear by {}", r.factor);
+      return fmt::format("linear by {}", factor);
     case RopeKind::kLlama3:
-      return fmt::format("llama3 by {} from {} ({}, {})", r.factor, r.original_max_position_embeddings,
-                         r.low_freq_factor, r.high_freq_factor);
+      return fmt::format("llama3 by {} from {} ({}, {})", factor, length, low_freq_factor, high_freq_factor);
     case RopeKind::kYarn:
-      return fmt::format("yarn by {} from {} ({}, {}; attention {}, {}, {}; {})", r.factor,
-                         r.original_max_position_embeddings, r.beta_fast, r.beta_slow, attention, r.mscale,
-                         r.mscale_all_dim, r.truncate ? "rounded" : "not rounded");
+      return fmt::format("yarn by {} from {} ({}, {}; attention {}, {}, {}; {})", factor, length, beta_fast,
+                         beta_slow, attention, mscale, mscale_all_dim, truncate ? "rounded" : "not rounded");
   }
   return "unknown";
 }
@@ -32,37 +40,51 @@ std::string text_of(QkNorm norm) {
   return norm == QkNorm::kHead ? "head" : "full";
 }
 
+// Not part of the model: what random weights are drawn with, and how many positions it is meant for, except
+// where scaling stretches those.
+std::vector<Field> fields_of(const ModelConfig& config) {
+  [[maybe_unused]] const auto& [num_hidden_layers, hidden_size, num_attention_heads, num_key_value_heads,
+                                head_dim, intermediate_size, vocab_size, rms_norm_eps, tie_word_embeddings,
+                                rope_theta, rope_scaling, max_position_embeddings, num_experts,
+                                num_experts_per_tok, moe_intermediate_size, norm_topk_prob,
+                                first_k_dense_replace, mlp_only_layers, shared_expert_intermediate_size,
+                                qk_norm, clip_qkv, initializer_range] = config;
+  std::vector<Field> fields;
+  const auto add = [&](const char* key, const auto& value) {
+    fields.push_back({key, fmt::format("{}", value)});
+  };
+  add("num_hidden_layers", num_hidden_layers);
+  add("hidden_size", hidden_size);
+  add("num_attention_heads", num_attention_heads);
+  add("num_key_value_heads", num_key_value_heads);
+  add("head_dim", head_dim);
+  add("intermediate_size", intermediate_size);
+  add("vocab_size", vocab_size);
+  add("rms_norm_eps", rms_norm_eps);
+  add("tie_word_embeddings", tie_word_embeddings);
+  add("rope_theta", rope_theta);
+  add("rope_scaling", text_of(rope_scaling, max_position_embeddings));
+  add("num_experts", num_experts);
+  add("num_experts_per_tok", num_experts_per_tok);
+  add("moe_intermediate_size", moe_intermediate_size);
+  add("norm_topk_prob", norm_topk_prob);
+  add("first_k_dense_replace", first_k_dense_replace);
+  add("mlp_only_layers", mlp_only_layers);
+  add("shared_expert_intermediate_size", shared_expert_intermediate_size);
+  add("qk_norm", text_of(qk_norm));
+  add("clip_qkv", clip_qkv);
+  return fields;
+}
+
 }  // namespace
 
 std::vector<std::string> differences(const ModelConfig& before, const ModelConfig& now) {
+  const auto was = fields_of(before), is = fields_of(now);
   std::vector<std::string> all;
-  const auto compare = [&](const char* key, const auto& was, const auto& is) {
-    const auto old_text = fmt::format("{}", was), new_text = fmt::format("{}", is);
-    if (old_text != new_text) all.push_back(fmt::format("{} was {} and is {}", key, old_text, new_text));
-  };
-  const auto& a = before;
-  const auto& b = now;
-  compare("num_hidden_layers", a.num_hidden_layers, b.num_hidden_layers);
-  compare("hidden_size", a.hidden_size, b.hidden_size);
-  compare("num_attention_heads", a.num_attention_heads, b.num_attention_heads);
-  compare("num_key_value_heads", a.num_key_value_heads, b.num_key_value_heads);
-  compare("head_dim", a.head_dim, b.head_dim);
-  compare("intermediate_size", a.intermediate_size, b.intermediate_size);
-  compare("vocab_size", a.vocab_size, b.vocab_size);
-  compare("rms_norm_eps", a.rms_norm_eps, b.rms_norm_eps);
-  compare("tie_word_embeddings", a.tie_word_embeddings, b.tie_word_embeddings);
-  compare("rope_theta", a.rope_theta, b.rope_theta);
-  compare("rope_scaling", text_of(a.rope_scaling), text_of(b.rope_scaling));
-  compare("num_experts", a.num_experts, b.num_experts);
-  compare("num_experts_per_tok", a.num_experts_per_tok, b.num_experts_per_tok);
-  compare("moe_intermediate_size", a.moe_intermediate_size, b.moe_intermediate_size);
-  compare("norm_topk_prob", a.norm_topk_prob, b.norm_topk_prob);
-  compare("first_k_dense_replace", a.first_k_dense_replace, b.first_k_dense_replace);
-  compare("mlp_only_layers", a.mlp_only_layers, b.mlp_only_layers);
-  compare("shared_expert_intermediate_size", a.shared_expert_intermediate_size,
-          b.shared_expert_intermediate_size);
-  compare("qk_norm", text_of(a.qk_norm), text_of(b.qk_norm));
-  compare("clip_qkv", a.clip_qkv, b.clip_qkv);
+  for (size_t i = 0; i < was.size(); ++i) {
+    if (was[i].text != is[i].text)
+      all.push_back(fmt::format("{} was {} and is {}", was[i].key, was[i].text, is[i].text));
+  }
   return all;
 }
 
