@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -15,41 +16,44 @@
 
 #include "cli/launch/exit_report.h"
 #include "steppe/base/error.h"
+#include "steppe/checkpoint/native_folder.h"
 #include "steppe/recipe/document.h"
-#include "steppe/train/resume.h"
 
 namespace steppe::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Without comments, and without what follows from the machine.
-std::string essence(std::istream& recipe) {
-  std::string text;
-  for (std::string line; std::getline(recipe, line);) {
-    if (!line.starts_with('#') && !line.starts_with("threads_per_rank")) text += line + '\n';
-  }
-  return text;
-}
-
-bool same_recipe(const fs::path& kept, const std::string& resolved) {
-  std::ifstream before(kept);
-  std::istringstream now(resolved);
-  return before.good() && essence(before) == essence(now);
-}
-
-// "training.steps (3000 there, 3 here)", of the first few keys whose values differ.
-std::string differing_keys(const fs::path& kept, const std::string& resolved) {
-  constexpr size_t kListed = 3;
+// Keys whose values are others in the recipe kept in a folder than here, with both; "" is none. Nothing where
+// the file is no recipe.
+using Differences = std::map<std::string, std::array<std::string, 2>>;
+std::optional<Differences> differences(const fs::path& kept, const std::string& resolved) {
+  std::ifstream file(kept);
+  if (!file.good()) return std::nullopt;
   std::ostringstream text;
-  text << std::ifstream(kept).rdbuf();
-  std::map<std::string, std::array<std::string, 2>> values;
-  for (const auto& [side, toml] : {std::pair(0, text.str()), std::pair(1, resolved)}) {
-    const auto document = recipe::Document::parse(toml, kept.string());
-    for (const auto& entry : document.entries()) values[entry.key][side] = recipe::to_toml(entry.value);
+  text << file.rdbuf();
+  Differences values;
+  try {
+    for (const auto& [side, toml] : {std::pair(0, text.str()), std::pair(1, resolved)}) {
+      const auto document = recipe::Document::parse(toml, kept.string());
+      for (const auto& entry : document.entries()) values[entry.key][side] = recipe::to_toml(entry.value);
+    }
+  } catch (const ValueError&) {
+    return std::nullopt;
   }
   std::erase_if(values, [](const auto& item) { return item.second[0] == item.second[1]; });
   values.erase("hardware.threads_per_rank");  // follows from the machine
+  return values;
+}
+
+bool same_recipe(const fs::path& kept, const std::string& resolved) {
+  const auto values = differences(kept, resolved);
+  return values && values->empty();
+}
+
+// "training.steps (3000 there, 3 here)", of the first few.
+std::string described(const Differences& values) {
+  constexpr size_t kListed = 3;
   std::vector<std::string> parts;
   for (const auto& [key, of] : values) {
     const auto said = [](const std::string& value) { return value.empty() ? std::string("nothing") : value; };
@@ -63,13 +67,9 @@ std::string differing_keys(const fs::path& kept, const std::string& resolved) {
 // Why a folder with metrics and no checkpoint cannot be taken.
 std::string why_taken(const recipe::RunConfig& run, const std::string& resolved) {
   if (run.checkpoint.resume != "auto") return ", and checkpoint.resume is \"never\"";
-  std::string keys;
-  try {
-    keys = differing_keys(fs::path(run.run.folder) / "recipe.toml", resolved);
-  } catch (const ValueError&) {  // not a recipe of ours any more
-  }
+  const auto values = differences(fs::path(run.run.folder) / "recipe.toml", resolved);
   return fmt::format(" of another recipe{}, and no complete checkpoint in {}",
-                     keys.empty() ? "" : ", which differs in " + keys, run.checkpoint.folder);
+                     values ? ", which differs in " + described(*values) : "", run.checkpoint.folder);
 }
 
 bool holds_metrics(const recipe::RunConfig& run) {
@@ -78,11 +78,22 @@ bool holds_metrics(const recipe::RunConfig& run) {
   return !error && size > 0;
 }
 
+// The last step of the run that goes on here.
+std::optional<int64_t> finished_step(const recipe::RunConfig& run) {
+  if (run.checkpoint.resume != "auto") return std::nullopt;
+  const auto complete = checkpoint::look_into(run.checkpoint.folder).complete;
+  return complete.empty() ? std::nullopt : std::optional(complete.back().step);
+}
+
 bool goes_on(const recipe::RunConfig& run) {
-  if (run.checkpoint.resume != "auto") return false;
-  auto own = run;
-  own.checkpoint.load.reset();
-  return train::find_start(own).has_value();
+  return finished_step(run).has_value();
+}
+
+// Of a run that has nothing left to do the folder keeps the recipe that it was made with.
+bool keeps_its_recipe(const recipe::RunConfig& run) {
+  std::error_code error;
+  return finished_step(run) >= run.training.steps &&
+         fs::exists(fs::path(run.run.folder) / "recipe.toml", error);
 }
 
 bool holds_a_run(const recipe::RunConfig& run) {
@@ -151,7 +162,7 @@ void claim_run_folder(const recipe::RunConfig& run, const std::string& resolved,
   if (!holds_a_run(run) && fs::exists(folder / "recipe.toml", error) &&
       !same_recipe(folder / "recipe.toml", resolved))
     set_aside("recipe.toml");
-  launch::write_atomically((folder / "recipe.toml").string(), resolved);
+  if (!keeps_its_recipe(run)) launch::write_atomically((folder / "recipe.toml").string(), resolved);
 }
 
 }  // namespace steppe::cli

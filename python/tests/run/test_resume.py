@@ -333,6 +333,32 @@ def test_touching_the_file_saves(start, tmp_path):
     job.end()
 
 
+def test_a_run_with_nothing_left_to_do_keeps_its_recipe(start, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    kept = (folder / "recipe.toml").read_text()
+    again = start("--ranks", 2, folder=folder, sets=["training.steps=3", "optimizer.lr=0.5"])
+    assert again.wait() == 0, again.output
+    assert "step 5 of 3 is done: nothing is left to do" in again.output
+    assert (folder / "recipe.toml").read_text() == kept
+    longer = start("--ranks", 2, folder=folder, sets=["training.steps=6", "optimizer.lr=0.5"])
+    assert longer.wait() == 0, longer.output
+    assert "steps = 6" in (folder / "recipe.toml").read_text()
+
+
+def test_the_order_of_a_recipes_lines_does_not_make_another(start, tmp_path):
+    folder = tmp_path / "run"
+    never_saves = ["checkpoint.first_step=false", "checkpoint.interval=0"]
+    killed = start(sets=[*_LONG, *never_saves], folder=folder)
+    killed.wait_for_step(1)
+    killed.end()
+    sections = (folder / "recipe.toml").read_text().split("\n\n")
+    (folder / "recipe.toml").write_text("\n\n".join(reversed(sections)))
+    again = start(sets=[*_LONG, *never_saves], folder=folder)
+    wait_until(lambda: (folder / "metrics.jsonl.old").exists(), "the run begins again")
+    again.end()
+
+
 def test_another_recipes_folder_is_refused(start, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished.folder, folder)
