@@ -87,12 +87,19 @@ def _job(args: argparse.Namespace) -> tuple[list[Output], Options]:
         outputs, found = read_recipe(Path(args.inputs[0]), args.set)
         options = Options(**found, applies_over_length=False)
     else:
+        for path in args.inputs:
+            if path.endswith(".toml") and args.type == "auto":
+                raise PrepareError(f"{path}: a recipe stands alone; with --type text it is text to prepare")
         if args.set:
             raise PrepareError("--set is for a recipe")
         if args.output is None or args.tokenizer is None:
             raise PrepareError("--output and --tokenizer are required without a recipe")
         if args.over_length in ("truncate", "drop") and args.seq_length is None:
             raise PrepareError(f"--over-length {args.over_length} needs --seq-length")
+        if args.output.is_dir():
+            raise PrepareError(
+                f"--output {args.output}: is a folder; add a name, as in {args.output / 'train'}"
+            )
         prefix = args.output.with_name(args.output.name.removesuffix(".bin").removesuffix(".idx"))
         outputs = [Output(prefix, [Input(path, args.type) for path in args.inputs])]
         over = args.over_length or "split"

@@ -56,16 +56,16 @@ def documents_of(piece: Piece) -> tuple[list[bytes], list[str]]:
 
 def _text_of_line(line: bytes, name: str, key: str) -> bytes:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8-sig"))  # some editors put a mark before the first line
     except UnicodeDecodeError:
         return line  # counted as not UTF-8 with the others
     except json.JSONDecodeError as error:
         raise PrepareError(f"{name}: is not JSON: {error}") from error
-    if not isinstance(record, dict) or key not in record:
-        keys = (
-            f"its keys are {', '.join(map(repr, record))}" if isinstance(record, dict) else "it is no object"
-        )
-        raise PrepareError(f"{name}: has no key {key!r}; {keys}")
+    if not isinstance(record, dict):
+        raise PrepareError(f"{name}: is no object with a key {key!r}; a .jsonl file has one on each line")
+    if key not in record:
+        keys = ", ".join(map(repr, record)) or "none"
+        raise PrepareError(f"{name}: has no key {key!r}; its keys are {keys}: name one with --text-key")
     text = record[key]
     if text is not None and not isinstance(text, str):
         raise PrepareError(f"{name}: {key!r} must be text, got {type(text).__name__}")

@@ -51,8 +51,11 @@ def prepare(outputs: list[Output], options: Options) -> None:
     """Writes each output that is not up to date, and prints what it did."""
     choice = tokenizers.parse_choice(options.tokenizer)
     folder = outputs[0].prefix.parent
-    folder.mkdir(parents=True, exist_ok=True)
     files = [find_files(output.inputs) for output in outputs]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise PrepareError(f"{folder}: cannot be made: a file stands in its place") from error
     trained_on = [
         f for output, found in zip(outputs, files, strict=True) if output.trains_tokenizer for f in found
     ]
@@ -130,6 +133,8 @@ def _make_tokenizer(choice, options: Options, folder: Path, trained_on, outputs,
     else:
         print(f"training a BPE of {choice.vocab_size:,} entries …", file=sys.stderr)
         tokenizer = tokenizers.train_bpe(choice.vocab_size, _training_texts(trained_on, options.max_bytes))
+        if (size := tokenizers.vocab_size(tokenizer)) < choice.vocab_size:
+            print(f"note: the text gives no more than {size:,} entries", file=sys.stderr)
     eos = tokenizers.find_eos(tokenizer, source, options.eos)
     digest = tokenizers.save(tokenizer, source, folder, lambda new: _check_folder(folder, outputs, new))
     size = tokenizers.vocab_size(tokenizer)

@@ -57,7 +57,10 @@ def read_recipe(path: Path, overrides: list[str] = ()) -> tuple[list[Output], di
     outputs: list[Output] = []
     for section in _ENTRY_KEYS:
         table, key = section.split(".")
-        for entry in _table(recipe, table, path).get(key, []):
+        entries = _table(recipe, table, path).get(key, [])
+        if not isinstance(entries, list):
+            raise PrepareError(f"{path}: `{section}` must be written [[{section}]]: there may be several")
+        for entry in entries:
             outputs.append(_output(entry, section, Path(prepared), path, outputs))
     if not outputs:
         raise PrepareError(f"{path}: has neither [[data.train]] nor [[validation.set]]: nothing to prepare")
@@ -71,6 +74,9 @@ def read_recipe(path: Path, overrides: list[str] = ()) -> tuple[list[Output], di
         raise PrepareError(
             f"{path}: `data.tokenizer` must be a tokenizer.json, its folder, bpe:SIZE or bytes"
         )
+    length = options["seq_length"]
+    if length is not None and (type(length) is not int or length < 1):
+        raise PrepareError(f"{path}: `training.seq_length` must be a whole number above 0, got {length!r}")
     if options["over_length"] not in ("split", "truncate", "drop"):
         raise PrepareError(
             f'{path}: `data.over_length` must be "split", "truncate" or "drop", '

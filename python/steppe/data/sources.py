@@ -65,6 +65,11 @@ def find_files(inputs: list[Input]) -> list[File]:
             globs = f" that matches {', '.join(entry.include)}" if entry.include else ""
             raise PrepareError(f"{entry.path}: holds no file{globs}")
         for path in found:
+            if entry.type == "auto" and path.suffix == ".json" and not Path(entry.path).is_dir():
+                raise PrepareError(
+                    f"{path}: may be text or records; say so with --type (`type` in a recipe): text, or "
+                    "jsonl for an object on each line"
+                )
             kind = type_of(path) if entry.type == "auto" else entry.type
             files.append(File(path, kind, entry.text_key))
     return files
@@ -97,9 +102,14 @@ def _paths_of(entry: Input) -> list[Path]:
     ]
 
 
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read is not passed over."""
+    raise error
+
+
 def _walk(root: Path, include: tuple[str, ...], skipped: set[str]) -> list[Path]:
     found = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_raise):
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS | skipped
         )
@@ -236,9 +246,11 @@ def _parquet_texts(file: File, size: int, budget: _Budget) -> Iterator[Piece]:
         if file.text_key not in table.schema_arrow.names:
             raise PrepareError(
                 f"{file.path}: has no column {file.text_key!r}; "
-                f"its columns are {', '.join(table.schema_arrow.names)}"
+                f"its columns are {', '.join(table.schema_arrow.names)}: name one with --text-key"
             )
         kind = table.schema_arrow.field(file.text_key).type
+        if pyarrow.types.is_dictionary(kind):
+            kind = kind.value_type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
             raise PrepareError(f"{file.path}: column {file.text_key!r} must be of type string, got {kind}")
         rows = max(1, table.metadata.num_rows)

@@ -110,9 +110,10 @@ def find_eos(tokenizer, path: Path | None, eos: str) -> int:
         token = tokenizer.token_to_id(name)
         if token is not None:
             return token
+    beside = f"names {recorded!r}, which it does not have either" if recorded else "beside it names none"
     raise PrepareError(
-        f"eos: {path} has none of the usual end tokens ({', '.join(_KNOWN_EOS)}), and no "
-        "tokenizer_config.json beside it names one; say which with --eos (or `data.eos`)"
+        f"eos: {path} has none of the usual end tokens ({', '.join(_KNOWN_EOS)}), and tokenizer_config.json "
+        f"{beside}; say which with --eos (or `data.eos`)"
     )
 
 

@@ -1,7 +1,9 @@
 """Every kind of input gives the documents it holds, in order, or a clear error."""
 
+import errno
 import gzip
 import json
+import os
 
 import pyarrow
 import pyarrow.parquet
@@ -119,10 +121,16 @@ def test_the_library_of_python_is_a_corpus(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("set.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["set.jsonl:2", "no key 'text'", "'body'"]),
+        (
+            "set.jsonl",
+            b'{"text": "a"}\n{"body": "b"}\n',
+            ["set.jsonl:2", "no key 'text'", "'body': name one with --text-key"],
+        ),
         ("set.jsonl", b'{"text": "a"}\n\n{"text": \n', ["set.jsonl:3", "not JSON"]),
         ("set.jsonl", b'{"text": 5}\n', ["set.jsonl:1", "must be text, got int"]),
-        ("set.jsonl", b"[1]\n", ["set.jsonl:1", "no object"]),
+        ("set.jsonl", b"[1]\n", ["set.jsonl:1", "is no object with a key 'text'", "one on each line"]),
+        ("set.jsonl", b"", ["no document is left", "0 documents"]),
+        ("set.json", b'[{"text": "a"}]\n', ["set.json: may be text or records", "--type"]),
         ("set.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 999)[:-30], ["set.jsonl.gz", "cannot be read"]),
         ("set.parquet", b"PAR1 not really", ["set.parquet", "not a Parquet file"]),
         ("empty.txt", b"", ["no document is left", "1 empty"]),
@@ -140,8 +148,63 @@ def test_bad_files_are_named(run, tmp_path, name, content, words):
 def test_bad_columns_are_named(run, tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"number": [1]}), tmp_path / "set.parquet")
     args = (tmp_path / "set.parquet", "--tokenizer", "bytes", "--output", tmp_path / "out")
-    assert "no column 'text'; its columns are number" in run(*args)[2]
+    assert "no column 'text'; its columns are number: name one with --text-key" in run(*args)[2]
     assert "must be of type string, got int64" in run(*args, "--text-key", "number")[2]
+
+
+def test_files_whose_suffix_does_not_say_what_they_hold(run, tmp_path):
+    (tmp_path / "set.json").write_text('{"text": "a"}\n')
+    args = (tmp_path / "set.json", "--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert run(*args, "--type", "jsonl")[0] == 0
+    assert read_indexed(tmp_path / "out") == as_bytes(["a"])
+    assert run(*args, "--type", "text")[0] == 0
+    assert read_indexed(tmp_path / "out") == as_bytes(['{"text": "a"}\n'])
+    # Of a folder each is a text.
+    assert run(tmp_path, "--include", "set.json", *args[1:])[0] == 0
+    (tmp_path / "run.toml").write_text("[data]\n")
+    both = (tmp_path / "set.json", tmp_path / "run.toml", *args[1:])
+    assert "run.toml: a recipe stands alone; with --type text it is text" in run(*both)[2]
+    assert run(*both, "--type", "text")[0] == 0
+    assert len(read_indexed(tmp_path / "out")) == 2
+
+
+def test_an_editors_mark_before_the_first_line(run, tmp_path):
+    (tmp_path / "set.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "a"}\n{"text": "b"}\n')
+    assert run(tmp_path / "set.jsonl", "--tokenizer", "bytes", "--output", tmp_path / "out")[0] == 0
+    assert read_indexed(tmp_path / "out") == as_bytes(["a", "b"])
+
+
+def test_a_column_of_a_few_texts(run, tmp_path):
+    texts = pyarrow.array(["a", "b", "a"]).dictionary_encode()
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "set.parquet")
+    assert run(tmp_path / "set.parquet", "--tokenizer", "bytes", "--output", tmp_path / "out")[0] == 0
+    assert read_indexed(tmp_path / "out") == as_bytes(["a", "b", "a"])
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(run, corpus, tmp_path, monkeypatch):
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "sub":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may read everything
+    status, _, err = run(corpus, "--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert status == 1
+    assert f"error: {corpus / 'sub'}: Permission denied" in err
+    assert not (tmp_path / "out.idx").exists()
+
+
+def test_places_that_cannot_be_written_are_named(run, corpus, tmp_path):
+    (tmp_path / "file").touch()
+    args = (corpus, "--tokenizer", "bytes", "--output")
+    for output in (tmp_path / "file" / "out", tmp_path / "file" / "deep" / "out"):
+        assert f"error: {output.parent}: cannot be made: a file stands in its place" in run(*args, output)[2]
+    assert f"--output {tmp_path}: is a folder; add a name" in run(*args, tmp_path)[2]
+    # Nothing is made for inputs that are not there.
+    run(tmp_path / "nothing", *args[1:], tmp_path / "new" / "out")
+    assert not (tmp_path / "new").exists()
 
 
 def test_missing_inputs_are_named(run, corpus, tmp_path):

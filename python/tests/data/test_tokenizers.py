@@ -83,6 +83,20 @@ def test_the_end_token_can_be_named_and_must_exist(run, corpus, tmp_path):
     assert "'6' is neither a token" in run(*args, "--eos", "6")[2]
 
 
+def test_an_end_token_that_is_named_and_not_there(run, corpus, tmp_path):
+    make_tokenizer(tmp_path / "model", config={"eos_token": "</x>"})
+    status, _, err = run(corpus / "sub", "--tokenizer", tmp_path / "model", "--output", tmp_path / "out")
+    assert status == 1
+    assert "tokenizer_config.json names '</x>', which it does not have either; say which with --eos" in err
+
+
+def test_a_text_too_small_for_the_entries_that_are_wanted(run, tmp_path):
+    (tmp_path / "one.txt").write_text("one")
+    status, _, err = run(tmp_path / "one.txt", "--tokenizer", "bpe:300", "--output", tmp_path / "out")
+    assert status == 0
+    assert "note: the text gives no more than 259 entries" in err
+
+
 def test_wrong_tokenizers_are_named(run, corpus, tmp_path):
     (tmp_path / "bad.json").write_text('{"version": "1.0"}')
     for name, words in {
