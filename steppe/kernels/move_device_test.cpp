@@ -69,16 +69,17 @@ TEST_F(MoveDevice, SumsAndCounts) {
 
 TEST_F(MoveDevice, AdamW) {
   for (const auto moments : kDtypes)
-    for (const auto working : kDtypes)
-      for (const int64_t n : kSizes) {
-        const Tensors tensors = {at::randn({n}), random({n}, moments), random({n}, moments).abs(),
-                                 random({n}, working), at::zeros({n}, working)};
-        expect_device_agrees(tensors, 0, [](const Tensors& t) {
-          for (int64_t step = 1; step <= 3; ++step)
-            adamw({t[0], t[1], t[2], t[3], t[4]},
-                  {.lr = 1e-2, .beta1 = 0.9, .weight_decay = 0.1, .grad_scale = 0.7, .step = step});
-        });
-      }
+    for (const auto gradient : kDtypes)
+      for (const auto working : kDtypes)
+        for (const int64_t n : kSizes) {
+          const Tensors tensors = {at::randn({n}), random({n}, moments), random({n}, moments).abs(),
+                                   random({n}, gradient), at::zeros({n}, working)};
+          expect_device_agrees(tensors, 0, [](const Tensors& t) {
+            for (int64_t step = 1; step <= 3; ++step)
+              adamw({t[0], t[1], t[2], t[3], t[4]},
+                    {.lr = 1e-2, .beta1 = 0.9, .weight_decay = 0.1, .grad_scale = 0.7, .step = step});
+          });
+        }
 }
 
 TEST_F(MoveDevice, Embedding) {

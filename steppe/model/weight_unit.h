@@ -56,8 +56,8 @@ class WeightUnit {
   // Working weights: [shard_numel] if sharded over more than one rank, else [numel].
   const at::Tensor& working() const { return working_; }
   bool working_is_whole() const { return kind_ == UnitKind::kReplicated || replicas_->size() == 1; }
-  // fp32 gradient accumulators: of the shard where gradients are reduced per layer, else of the whole unit.
-  // In host memory under optimizer.gradients = "host".
+  // Gradient accumulators, fp32 or bf16: of the shard where gradients are reduced per layer, else of the
+  // whole unit. In host memory under optimizer.gradients = "host".
   const at::Tensor& grad() const { return grad_; }
   int64_t grad_numel() const { return kind_ == UnitKind::kSharded ? shard_numel() : numel_; }
   int64_t grad_shard_begin() const { return kind_ == UnitKind::kSharded ? 0 : shard_begin(); }

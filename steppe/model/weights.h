@@ -45,7 +45,7 @@ class ModelWeights {
 
   DenseViews dense_views(int64_t layer, const at::Tensor& flat) const;
   ops::ExpertWeights expert_weights(int64_t layer);
-  // Of a unit's fp32 accumulators, by default the unit's own.
+  // Of a unit's accumulators, by default the unit's own.
   ops::ExpertGradients expert_gradients(int64_t layer) {
     return expert_gradients(layer, experts(layer).grad());
   }

@@ -33,7 +33,7 @@ int64_t place_states(std::vector<Segment>& segments);
 struct ParameterShard {
   at::Tensor master;              // fp32 [t], where the placement keeps it; or the working weights themselves
   at::Tensor m, v;                // fp32 or bf16 [t], where the placement keeps them
-  at::Tensor grad;                // fp32 [n], summed over everything; on the device or the host
+  at::Tensor grad;                // fp32 or bf16 [n], summed over everything; on the device or the host
   at::Tensor working;             // [n] in the working dtype, on the device
   std::vector<Segment> segments;  // cover [0, n), ascending
 

@@ -27,7 +27,7 @@ int64_t Optimizer::device_staging_bytes() const {
   if (state_.placement != Placement::kStream) return 0;
   const auto moments = 2 * static_cast<int64_t>(c10::elementSize(state_.moments_dtype));
   return num_slots() * largest_bucket() *
-         ((stages_master() ? 4 : 0) + moments + (state_.host_gradients ? 4 : 0));
+         ((stages_master() ? 4 : 0) + moments + (state_.host_gradients ? state_.gradient_itemsize() : 0));
 }
 
 std::string Optimizer::description() const {

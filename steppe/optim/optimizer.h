@@ -4,15 +4,15 @@
 //   resident   the device updates everything at once
 //   cpu        the calling thread's CPUs update buckets in host memory, while gradients of later ones arrive
 //              and working weights of earlier ones leave (ZeRO-Offload, Ren et al. 2021)
-//   stream     buckets pass through `slots` staging slots on the device: state arrives, is updated there
-//   along
-//              with the working weights, and goes back, all three at a time
+//   stream     buckets pass through `slots` staging slots on the device: state arrives, is updated there with
+//              the working weights, and goes back, all three at a time
 //
-//   staging    device                                        host
-//   cpu        –                                             slots·β·(4 unless gradients are there + 2 in
-//   bf16) stream     slots·β·(12 + 4 if gradients are on the host)     – bf16 moments: 4 less; fp32 working
-//   weights, which are the masters: 4 less. β is bucket_params, or all trained elements if those are fewer,
-//   with one slot for each bucket at most.
+//   staging    cpu: on the host, slots·β·(g unless gradients are there + 2 in bf16)
+//              stream: on the device, slots·β·(12 + g if gradients are on the host); bf16 moments 4 less,
+//              fp32 working weights, which are the masters, 4 less
+//
+// g is 4, or 2 with gradients in bf16; β is bucket_params, or all trained elements if those are fewer, with
+// one slot for each bucket at most.
 //
 // Host syncs: `cpu` waits for the gradients, as the host computes with them; `stream` none on CUDA: what
 // follows on the compute stream follows the last copy.

@@ -12,7 +12,8 @@ bool Optimizer::stages_working() const {
 
 void Optimizer::take_host_slots() {
   const int64_t slots = num_slots(), numel = largest_bucket();
-  const int64_t grad_bytes = state_.host_gradients ? 0 : HostArena::aligned(4 * numel);
+  const int64_t grad_bytes =
+      state_.host_gradients ? 0 : HostArena::aligned(state_.gradient_itemsize() * numel);
   const int64_t working_bytes = stages_working() ? HostArena::aligned(context_.itemsize() * numel) : 0;
   host_staging_ = std::make_unique<HostArena>(
       slots * (grad_bytes + working_bytes),
@@ -24,7 +25,7 @@ void Optimizer::take_host_slots() {
   host_slots_.resize(slots);
   for (auto& slot : host_slots_) {
     if (grad_bytes > 0)
-      slot.grad = host_staging_->tensor(host_staging_->take(grad_bytes), {numel}, at::kFloat);
+      slot.grad = host_staging_->tensor(host_staging_->take(grad_bytes), {numel}, state_.gradient_dtype);
     if (working_bytes > 0) {
       slot.working = host_staging_->tensor(host_staging_->take(working_bytes), {numel}, context_.dtype);
     }

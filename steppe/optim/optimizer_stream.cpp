@@ -10,7 +10,7 @@ std::vector<Optimizer::DeviceSlot> Optimizer::make_device_slots() const {
     if (stages_master()) slot.master = context_.empty({numel}, at::kFloat);
     slot.m = context_.empty({numel}, state_.moments_dtype);
     slot.v = context_.empty({numel}, state_.moments_dtype);
-    if (state_.host_gradients) slot.grad = context_.empty({numel}, at::kFloat);
+    if (state_.host_gradients) slot.grad = context_.empty({numel}, state_.gradient_dtype);
   }
   return slots;
 }

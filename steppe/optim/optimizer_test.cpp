@@ -93,11 +93,22 @@ void expect_same_bits(const Problem& a, const Problem& b) {
   }
 }
 
-std::vector<StateOptions> host_options(at::ScalarType moments) {
+// Of moments and gradients, beside working weights of `working`.
+std::vector<StateOptions> dtypes_beside(at::ScalarType working) {
+  std::vector<StateOptions> all = {{}, {.moments_dtype = at::kBFloat16}};
+  if (working == at::kBFloat16) {
+    all.push_back({.gradient_dtype = at::kBFloat16});
+    all.push_back({.moments_dtype = at::kBFloat16, .gradient_dtype = at::kBFloat16});
+  }
+  return all;
+}
+
+std::vector<StateOptions> host_options(const StateOptions& dtypes) {
   std::vector<StateOptions> all;
   for (const auto placement : {Placement::kCpu, Placement::kStream}) {
     for (const bool host_gradients : {false, true}) {
-      all.push_back({.placement = placement, .host_gradients = host_gradients, .moments_dtype = moments});
+      all.push_back(dtypes);
+      all.back().placement = placement, all.back().host_gradients = host_gradients;
     }
   }
   return all;
@@ -106,16 +117,17 @@ std::vector<StateOptions> host_options(at::ScalarType moments) {
 TEST(Optimizer, PlacementsAgreeToTheBit) {
   constexpr int64_t kSteps = 20;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto moments : {at::kFloat, at::kBFloat16}) {
-      Problem resident({.moments_dtype = moments}, dtype, {});
+    for (const auto& dtypes : dtypes_beside(dtype)) {
+      Problem resident(dtypes, dtype, {});
       for (int64_t step = 1; step <= kSteps; ++step) resident.step(step);
-      for (const auto& options : host_options(moments)) {
+      for (const auto& options : host_options(dtypes)) {
         for (const BucketConfig buckets :
              {BucketConfig{1'000'000, 2}, {100, 2}, {333, 1}, {97, 3}, {7, 40}}) {
           SCOPED_TRACE(::testing::Message()
-                       << dtype << " moments " << moments << " placement "
-                       << static_cast<int>(options.placement) << " host gradients " << options.host_gradients
-                       << " bucket " << buckets.bucket_params << " slots " << buckets.slots);
+                       << dtype << " moments " << options.moments_dtype << " gradients "
+                       << options.gradient_dtype << " placement " << static_cast<int>(options.placement)
+                       << " host gradients " << options.host_gradients << " bucket " << buckets.bucket_params
+                       << " slots " << buckets.slots);
           Problem other(options, dtype, buckets);
           for (int64_t step = 1; step <= kSteps; ++step) other.step(step);
           expect_same_bits(other, resident);
@@ -128,7 +140,7 @@ TEST(Optimizer, PlacementsAgreeToTheBit) {
 TEST(Optimizer, AHundredStepsInEveryPlacement) {
   Problem resident({}, at::kBFloat16, {});
   for (int64_t step = 1; step <= 100; ++step) resident.step(step);
-  for (const auto& options : host_options(at::kFloat)) {
+  for (const auto& options : host_options({})) {
     Problem other(options, at::kBFloat16, {211, 2});
     for (int64_t step = 1; step <= 100; ++step) other.step(step);
     expect_same_bits(other, resident);
@@ -139,11 +151,11 @@ TEST(Optimizer, AHundredStepsInEveryPlacement) {
 TEST(Optimizer, CudaHasTheBitsOfTheCpu) {
   if (!at::globalContext().hasCUDA()) GTEST_SKIP() << "no CUDA device";
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto moments : {at::kFloat, at::kBFloat16}) {
-      Problem on_cpu({.moments_dtype = moments}, dtype, {});
+    for (const auto& dtypes : dtypes_beside(dtype)) {
+      Problem on_cpu(dtypes, dtype, {});
       for (int64_t step = 1; step <= 20; ++step) on_cpu.step(step);
-      auto all = host_options(moments);
-      all.push_back({.moments_dtype = moments});
+      auto all = host_options(dtypes);
+      all.push_back(dtypes);
       for (const auto& options : all) {
         Problem on_cuda(options, dtype, {333, 2}, at::Device(at::kCUDA, 0));
         for (int64_t step = 1; step <= 20; ++step) on_cuda.step(step);
@@ -203,14 +215,15 @@ TEST(Optimizer, SquaresOfFrozenGradientsDoNotCount) {
 TEST(Optimizer, BytesAreTheFormula) {
   const auto aligned = memory::HostArena::aligned;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    for (const auto moments : {at::kFloat, at::kBFloat16}) {
-      for (const auto& options : host_options(moments)) {
+    for (const auto& dtypes : dtypes_beside(dtype)) {
+      for (const auto& options : host_options(dtypes)) {
         for (const BucketConfig buckets : {BucketConfig{1'000'000, 2}, {100, 2}, {100, 3}, {97, 1}}) {
           memory::Ledger ledger;
           const memory::LedgerBinding binding(ledger);
           Problem problem(options, dtype, buckets);
           const bool streams = options.placement == Placement::kStream, fp32 = dtype == at::kFloat;
-          const int64_t moment = moments == at::kFloat ? 4 : 2, n = Problem::total();
+          const int64_t moment = options.moments_dtype == at::kFloat ? 4 : 2, n = Problem::total();
+          const int64_t gradient = options.gradient_dtype == at::kFloat ? 4 : 2;
           int64_t trained = 0;
           for (const auto& shard : problem.shards) {
             for (const auto& s : shard.segments) trained += s.treatment.frozen ? 0 : s.end - s.begin;
@@ -223,19 +236,20 @@ TEST(Optimizer, BytesAreTheFormula) {
           const int64_t slots = std::min(buckets.slots, (trained + beta - 1) / beta);
           EXPECT_EQ(of(host, Category::kOptimizer),
                     2 * aligned(trained * moment) + (streams && fp32 ? 0 : aligned(trained * 4)));
-          EXPECT_EQ(of(host, Category::kGrads), options.host_gradients ? aligned(n * 4) : 0);
+          EXPECT_EQ(of(host, Category::kGrads), options.host_gradients ? aligned(n * gradient) : 0);
           EXPECT_EQ(of(host, Category::kStaging),
                     streams ? 0
-                            : slots * ((options.host_gradients ? 0 : aligned(beta * 4)) +
+                            : slots * ((options.host_gradients ? 0 : aligned(beta * gradient)) +
                                        (fp32 ? 0 : aligned(beta * 2))));
           EXPECT_EQ(problem.optimizer->host_staging_bytes(), of(host, Category::kStaging));
           const auto device = ledger.live_by_category();
           EXPECT_EQ(of(device, Category::kOptimizer), 0);
-          EXPECT_EQ(of(device, Category::kGrads), options.host_gradients ? 0 : n * 4);
+          EXPECT_EQ(of(device, Category::kGrads), options.host_gradients ? 0 : n * gradient);
 
           problem.step(1);
           const int64_t staging =
-              streams ? slots * beta * ((fp32 ? 0 : 4) + 2 * moment + (options.host_gradients ? 4 : 0)) : 0;
+              streams ? slots * beta * ((fp32 ? 0 : 4) + 2 * moment + (options.host_gradients ? gradient : 0))
+                      : 0;
           EXPECT_LE(staging, buckets.slots * buckets.bucket_params * 16);
           EXPECT_EQ(problem.optimizer->device_staging_bytes(), staging);
           EXPECT_EQ(of(ledger.peak_by_own_category(), Category::kStaging), staging);
@@ -249,7 +263,7 @@ TEST(Optimizer, BytesAreTheFormula) {
 
 // A mistake in the middle of a step surfaces, leaves nothing behind, and the next step is whole.
 TEST(Optimizer, AnErrorOnTheWayLeavesNothingBehind) {
-  for (const auto& options : host_options(at::kFloat)) {
+  for (const auto& options : host_options({})) {
     memory::Ledger ledger;
     const memory::LedgerBinding binding(ledger);
     Problem problem(options, at::kBFloat16, {64, 3});
@@ -268,6 +282,9 @@ TEST(Optimizer, MistakesAreNamed) {
   const ops::OpContext context{at::kCPU, at::kFloat, nullptr};
   EXPECT_THROW(StateMemory({.host_gradients = true}, context, 8, 8), ValueError);
   EXPECT_THROW(StateMemory({.moments_dtype = at::kHalf}, context, 8, 8), ValueError);
+  EXPECT_THROW(StateMemory({.gradient_dtype = at::kBFloat16}, context, 8, 8), ValueError);
+  EXPECT_THROW(StateMemory({.gradient_dtype = at::kHalf}, {at::kCPU, at::kBFloat16, nullptr}, 8, 8),
+               ValueError);
   HostLink link = make_idle_link(context);
   EXPECT_THROW(Optimizer({}, {.bucket_params = 8, .slots = 0}, {}, context, link, {}), ValueError);
   EXPECT_THROW(Optimizer({}, {.bucket_params = 0}, {.placement = Placement::kStream}, context, link, {}),

@@ -16,6 +16,11 @@ StateMemory::StateMemory(const StateOptions& options, const ops::OpContext& cont
   STEPPE_CHECK_VALUE(options.moments_dtype == at::kFloat || options.moments_dtype == at::kBFloat16,
                      "[optimizer] moments_dtype must be float32 or bfloat16, got {}",
                      c10::toString(options.moments_dtype));
+  STEPPE_CHECK_VALUE(
+      options.gradient_dtype == at::kFloat || options.gradient_dtype == context.dtype,
+      "[optimizer] gradient_dtype must be float32, or bfloat16 beside bfloat16 working weights, "
+      "got {} beside {}",
+      c10::toString(options.gradient_dtype), c10::toString(context.dtype));
   if (options.on_host()) lay_out_state(state_numel);
   if (options.host_gradients) lay_out_gradients(grad_numel);
 }
@@ -44,9 +49,9 @@ void StateMemory::lay_out_state(int64_t state_numel) {
 }
 
 void StateMemory::lay_out_gradients(int64_t grad_numel) {
-  const int64_t bytes = HostArena::aligned(grad_numel * 4);
+  const int64_t bytes = HostArena::aligned(grad_numel * options_.gradient_itemsize());
   grad_arena_ = make_arena(bytes, Category::kGrads, "optimizer.gradients");
-  grad_.host = grad_arena_->tensor(grad_arena_->take(bytes), {grad_numel}, at::kFloat);
+  grad_.host = grad_arena_->tensor(grad_arena_->take(bytes), {grad_numel}, options_.gradient_dtype);
 }
 
 int64_t StateMemory::host_bytes() const {
@@ -70,9 +75,9 @@ at::Tensor StateMemory::take(Plane& plane, int64_t numel, at::ScalarType dtype) 
 }
 
 at::Tensor StateMemory::take_gradient(int64_t numel) {
-  if (grad_.host.defined()) return take(grad_, numel, at::kFloat);
+  if (grad_.host.defined()) return take(grad_, numel, options_.gradient_dtype);
   const memory::Scope scope(Category::kGrads);
-  const auto grad = context_.empty({numel}, at::kFloat);
+  const auto grad = context_.empty({numel}, options_.gradient_dtype);
   kernels::fill_zero(grad);
   return grad;
 }

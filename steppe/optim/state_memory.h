@@ -1,11 +1,12 @@
 // Where masters, moments and gradients live, and the memory they live in. In host memory they lie unit behind
 // unit in one plane per kind, so that a bucket which spans units is one copy per kind.
 //
-//                master                       moments          fp32 gradients
+//                master                       moments          gradients ²
 //   resident     the device ¹                 the device       the device
 //   cpu          the host                     the host         the device, or the host
 //   stream       the host ¹                   the host         the device, or the host
 //   ¹ fp32 working weights double as masters: they stay on the device, and nothing is taken for them
+//   ² fp32, or bf16 where working weights are (training.gradient_dtype)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,6 +28,7 @@ struct StateOptions {
   Placement placement = Placement::kResident;
   bool host_gradients = false;  // not with kResident
   at::ScalarType moments_dtype = at::kFloat;
+  at::ScalarType gradient_dtype = at::kFloat;  // of the accumulators
   ParameterRules rules;
   bool pin_memory = true;
 
@@ -34,12 +36,14 @@ struct StateOptions {
     return working == at::kFloat && placement != Placement::kCpu;
   }
   bool on_host() const { return placement != Placement::kResident; }
+  int64_t gradient_itemsize() const { return static_cast<int64_t>(c10::elementSize(gradient_dtype)); }
 };
 
 class StateMemory {
  public:
   // Trained elements of all shards of this rank, and all its gradient accumulators. Takes the host's part at
-  // once. ValueError: host gradients with resident state, a moments dtype other than fp32 or bf16.
+  // once. ValueError: host gradients with resident state, a moments dtype other than fp32 or bf16, a gradient
+  // dtype other than fp32 or the working dtype.
   // RuntimeFailure when the host has not got that much.
   StateMemory(const StateOptions& options, const ops::OpContext& context, int64_t state_numel,
               int64_t grad_numel);

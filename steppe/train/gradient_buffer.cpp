@@ -21,7 +21,10 @@ GradientBuffer::GradientBuffer(const ops::OpContext& context, GradientStore& sto
 }
 
 void GradientBuffer::start_reduce(const ops::OpContext& context) {
-  if (group_->size() == 1) return;
+  if (group_->size() == 1) {
+    if (store_->widens()) finish();
+    return;
+  }
   const memory::Scope scope(Category::kStaging);
   if (context.dtype != at::kFloat) {
     const auto wire = context.empty({flat_.numel()});
@@ -46,7 +49,7 @@ void reduce_over_replicas(const ops::OpContext& context, const model::WeightUnit
   if (unit.replicas().size() == 1) return;
   const memory::Scope scope(Category::kStaging);
   const auto sum = context.empty({unit.shard_numel()}, at::kFloat);
-  const auto scratch = context.empty({unit.numel()}, at::kFloat);
+  const auto scratch = context.empty({unit.numel()}, flat.scalar_type());
   kernels::fill_zero(sum);
   comm::reduce_scatter_add(unit.replicas(), sum, flat, scratch).wait();
   kernels::copy_cast(flat.narrow(0, unit.grad_shard_begin(), unit.shard_numel()), sum);

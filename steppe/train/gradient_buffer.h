@@ -1,7 +1,7 @@
-// Where a sharded unit's gradients accumulate during one layer's backward. With one replica that is the
-// unit's own accumulator; otherwise a full-size fp32 buffer (category `grads`), which is then
+// Where a sharded unit's gradients accumulate during one layer's backward. With one replica that is what the
+// store gives to add to; otherwise a full-size fp32 buffer (category `grads`), which is then
 // reduce-scattered: in fp32, or in bf16 on the wire when the working precision is bf16, always summed in fp32
-// and rank order into the accumulator. The accumulator itself is the store's.
+// and rank order into the accumulator, which is the store's: bf16 ones are rounded once, by finish().
 #pragma once
 
 #include "steppe/comm/communicator.h"
@@ -18,7 +18,8 @@ class GradientBuffer {
   GradientBuffer(const ops::OpContext& context, GradientStore& store, model::WeightUnit& unit,
                  comm::Communicator& group);
   const at::Tensor& flat() const { return flat_; }
-  // Starts the reduce-scatter; collective over the group.
+  // Starts the reduce-scatter; collective over the group. Where there is nothing to send and accumulators are
+  // bf16 it finishes, so that one layer's fp32 copies are alive at a time.
   void start_reduce(const ops::OpContext& context);
   // Finishes it, releases the buffers, and gives the accumulator back.
   void finish();
@@ -31,8 +32,8 @@ class GradientBuffer {
   comm::Pending pending_;
 };
 
-// Sums a replicated unit's accumulators, `flat` on every replica, into this rank's shard of them. Once per
-// step.
+// Sums a replicated unit's accumulators, `flat` on every replica, into this rank's shard of them: sent in
+// their own dtype, summed in fp32 and rank order, rounded to it once. Once per step.
 void reduce_over_replicas(const ops::OpContext& context, const model::WeightUnit& unit,
                           const at::Tensor& flat);
 

@@ -40,9 +40,13 @@ void GradientStore::abandon() {
   square_sums_U_.reset();
 }
 
-at::Tensor GradientStore::buffer_of(const model::WeightUnit& unit) const {
+at::Tensor GradientStore::buffer_of(const model::WeightUnit& unit, at::ScalarType dtype) const {
   const memory::Scope scope(memory::Category::kGrads);
-  return context_.empty({unit.grad_numel()}, at::kFloat);
+  return context_.empty({unit.grad_numel()}, dtype);
+}
+
+at::Tensor GradientStore::buffer_of(const model::WeightUnit& unit) const {
+  return buffer_of(unit, weights_.state_options().gradient_dtype);
 }
 
 void GradientStore::bring_back(const model::WeightUnit& unit, Visit& visit) {
@@ -62,6 +66,21 @@ void GradientStore::prefetch(const model::WeightUnit& unit) {
 }
 
 at::Tensor GradientStore::take(const model::WeightUnit& unit) {
+  if (!widens()) return take_as_stored(unit);
+  auto& visit = visits_[index_of(unit)];
+  STEPPE_ASSERT(!visit.wide.defined(), "[gradient_store] {} was taken already", unit.name());
+  visit.wide = buffer_of(unit, at::kFloat);
+  if (on_host() && !visit.again) {
+    visit.taken = true;
+    kernels::fill_zero(visit.wide);
+  } else {
+    kernels::copy_cast(visit.wide, take_as_stored(unit));
+    visit.flat.reset();
+  }
+  return visit.wide;
+}
+
+at::Tensor GradientStore::take_as_stored(const model::WeightUnit& unit) {
   if (!on_host()) return unit.grad();
   auto& visit = visits_[index_of(unit)];
   STEPPE_ASSERT(!visit.taken, "[gradient_store] {} was taken already", unit.name());
@@ -76,9 +95,16 @@ at::Tensor GradientStore::take(const model::WeightUnit& unit) {
   return visit.flat;
 }
 
+void GradientStore::round_back(model::WeightUnit& unit, Visit& visit) {
+  if (on_host()) visit.flat = buffer_of(unit);
+  kernels::copy_cast(on_host() ? visit.flat : unit.grad(), visit.wide);
+  visit.wide.reset();
+}
+
 void GradientStore::give_back(model::WeightUnit& unit, bool is_last_visit) {
-  if (!on_host()) return;
   auto& visit = visits_[index_of(unit)];
+  if (visit.wide.defined()) round_back(unit, visit);
+  if (!on_host()) return;
   STEPPE_ASSERT(visit.taken, "[gradient_store] {} was not taken", unit.name());
   const bool is_final = is_last_micro_batch_ && is_last_visit;
   if (is_final) make_final(unit, visit.flat);

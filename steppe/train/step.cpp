@@ -128,7 +128,7 @@ model::LayerWeights Step::layer_weights(int64_t layer, const at::Tensor& dense_f
 model::LayerGradients Step::layer_gradients(int64_t layer, const at::Tensor& dense_flat) {
   model::LayerGradients grads{weights_.dense_views(layer, dense_flat), {}};
   if (!model_.is_dense_layer(layer)) {
-    grads.experts = weights_.expert_gradients(layer, gradients_.take(weights_.experts(layer)));
+    grads.experts = weights_.expert_gradients(layer, gradients_.take_as_stored(weights_.experts(layer)));
   }
   return grads;
 }

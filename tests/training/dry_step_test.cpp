@@ -267,6 +267,26 @@ TEST(DryStep, Bfloat16OverTwoRanks) {
   expect_dry_run_is_the_run(dry);
 }
 
+TEST(DryStep, Bfloat16Gradients) {
+  const WithoutOneDnn without;
+  for (const auto placement : {optim::Placement::kResident, optim::Placement::kStream}) {
+    for (const bool tied : {false, true}) {
+      for (const layout::LayoutConfig& layout : {layout::LayoutConfig{}, {2, 1, 1, 2}, {2, 2, 2, 1}}) {
+        SCOPED_TRACE(::testing::Message() << "placement " << static_cast<int>(placement) << " tied " << tied
+                                          << " ranks " << layout.world_size);
+        auto dry = layout.world_size == 1 ? uneven_case() : symmetric_case(layout);
+        dry.run.dtype = dry.run.state.gradient_dtype = at::kBFloat16;
+        dry.run.state.placement = placement;
+        dry.run.state.host_gradients = placement != optim::Placement::kResident;
+        dry.run.step.buckets = {5003, 2};
+        dry.run.model.tie_word_embeddings = tied;
+        dry.run.global_batch_size = 2 * layout.world_size / layout.ulysses_degree;
+        expect_dry_run_is_the_run(dry);
+      }
+    }
+  }
+}
+
 TEST(DryStep, Bfloat16WithOneDnnAllocatesNoLess) {
   const auto dry = bfloat16_case(train::Recompute::kFull);
   const auto real = trace_real(dry)[0].lines, expected = trace_dry(dry, 0).lines;

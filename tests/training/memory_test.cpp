@@ -138,12 +138,14 @@ int64_t padded(int64_t parameters, int64_t ranks) {
 struct PersistentBytes {
   int64_t weights = 0, grads = 0, optimizer = 0;
 
-  // Working weights whole or sharded over `replicas`; fp32 gradients whole, or reduced to the shard at once;
-  // two moments of the shard, and a master where weights are bf16.
+  int64_t gradient_itemsize = 4;
+
+  // Working weights whole or sharded over `replicas`; gradients whole, or reduced to the shard at once; two
+  // moments of the shard, and a master where weights are bf16.
   void add(int64_t parameters, int64_t replicas, bool sharded, int64_t itemsize) {
     const int64_t whole = padded(parameters, replicas), shard = whole / replicas;
     weights += (sharded ? shard : whole) * itemsize;
-    grads += (sharded ? shard : whole) * 4;
+    grads += (sharded ? shard : whole) * gradient_itemsize;
     optimizer += shard * (itemsize == 4 ? 8 : 12);
   }
 };
@@ -156,6 +158,7 @@ PersistentBytes expected_bytes(const Rank& rank) {
   const int64_t q = c.num_attention_heads * c.head_dim, kv = c.num_key_value_heads * c.head_dim,
                 h = c.hidden_size;
   PersistentBytes bytes;
+  bytes.gradient_itemsize = rank.run.state.gradient_itemsize();
   const auto interval = layout::even_part(c.vocab_size, layout.degree(layout::Axis::kVocab),
                                           layout.index_in_group(layout::Axis::kVocab));
   const int64_t num_tables = c.tie_word_embeddings ? 1 : 2;
@@ -181,11 +184,12 @@ PersistentBytes expected_bytes(const Rank& rank) {
 }
 
 TEST(StepMemory, PersistentBytesAreTheFormula) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+  for (const auto& [dtype, gradient] :
+       {std::pair{at::kFloat, at::kFloat}, {at::kBFloat16, at::kFloat}, {at::kBFloat16, at::kBFloat16}}) {
     for (const bool tied : {false, true}) {
       for (const auto& layout : kLayouts) {
         auto run = small_run(2, layout);
-        run.dtype = dtype;
+        run.dtype = dtype, run.state.gradient_dtype = gradient;
         run.model.tie_word_embeddings = tied;
         on_all_ranks(run, [](Rank& rank) {
           const auto expected = expected_bytes(rank);

@@ -114,6 +114,26 @@ TEST(OptimizerPlacement, TwoRanksWithoutReplicas) {
   expect_every_placement_trains_alike(run, kFewCases);
 }
 
+// Several micro-batches, one or two visits of the embedding in each.
+TEST(OptimizerPlacement, Bfloat16Gradients) {
+  for (const bool tied : {false, true}) {
+    auto run = small_run(2, {});
+    run.dtype = run.state.gradient_dtype = at::kBFloat16;
+    run.model.tie_word_embeddings = tied;
+    run.global_batch_size = 3;
+    expect_every_placement_trains_alike(run, kFewCases);
+  }
+}
+
+TEST(OptimizerPlacement, Bfloat16GradientsOverTwoRanks) {
+  for (const layout::LayoutConfig& layout : {layout::LayoutConfig{2, 1, 1, 1}, {2, 2, 2, 2}}) {
+    auto run = small_run(2, layout);
+    run.dtype = run.state.gradient_dtype = at::kBFloat16;
+    run.state.rules.freeze = {"model.layers.1.self_attn.*"};
+    expect_every_placement_trains_alike(run, kFewCases);
+  }
+}
+
 TEST(OptimizerPlacement, FrozenParametersAndGroups) {
   auto run = small_run(2, {2, 1, 2, 1});
   run.state.rules = {
@@ -172,13 +192,14 @@ TEST(OptimizerPlacement, FrozenParametersHaveNoState) {
   }
 }
 
-// (2 + g)·Θ on the device, and the rest on the host.
+// (2 + g)·Θ on the device, g = 4, 2 or 0, and the rest on the host.
 TEST(OptimizerPlacement, PersistentBytesMoveToTheHost) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+  for (const auto& [dtype, gradient] :
+       {std::pair{at::kFloat, at::kFloat}, {at::kBFloat16, at::kFloat}, {at::kBFloat16, at::kBFloat16}}) {
     for (const layout::LayoutConfig& layout : {layout::LayoutConfig{1, 1, 1, 1}, {2, 2, 2, 1}}) {
       for (const auto& c : kCases) {
         auto run = small_run(2, layout);
-        run.dtype = dtype;
+        run.dtype = dtype, run.state.gradient_dtype = gradient;
         run.state.placement = c.placement;
         run.state.host_gradients = c.host_gradients;
         run.state.moments_dtype = c.buckets.slots == 3 ? at::kBFloat16 : at::kFloat;
@@ -189,10 +210,10 @@ TEST(OptimizerPlacement, PersistentBytesMoveToTheHost) {
           for (const auto& unit : rank.weights.units()) {
             weights += unit.working().numel() * rank.context.itemsize();
             shards += unit.shard_numel();
-            grads += 4 * unit.grad_numel();
+            grads += run.state.gradient_itemsize() * unit.grad_numel();
           }
           for (const auto& bias : rank.weights.expert_biases()) weights += bias.defined() ? bias.nbytes() : 0;
-          const bool masters = !(dtype == at::kFloat && c.placement == Placement::kStream);
+          const bool masters = !(run.dtype == at::kFloat && c.placement == Placement::kStream);
           const int64_t moment = run.state.moments_dtype == at::kFloat ? 4 : 2;
           const auto aligned = memory::HostArena::aligned;
 
@@ -204,7 +225,7 @@ TEST(OptimizerPlacement, PersistentBytesMoveToTheHost) {
           EXPECT_EQ(ledger.live_bytes(), weights + (c.host_gradients ? 0 : grads));
           EXPECT_EQ(of(host, Category::kOptimizer),
                     2 * aligned(shards * moment) + (masters ? aligned(shards * 4) : 0));
-          EXPECT_EQ(of(host, Category::kGrads), c.host_gradients ? grads : 0);
+          EXPECT_EQ(of(host, Category::kGrads), c.host_gradients ? aligned(grads) : 0);
 
           ledger.reset_peak();
           rank.step.train(small_batch(rank.run, 0, rank.group()), rank.run.lr, 1);
