@@ -17,8 +17,8 @@
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/packed_rows.h"
-#include "steppe/ops/moe_dispatch/pipelined.h"
 
 namespace steppe::cli {
 namespace {
@@ -57,9 +57,7 @@ struct Planned {
 
 Planned planned(const ops::RouteCounts& counts, const DispatchBenchOptions& o,
                 const ops::DispatchOptions& kind) {
-  auto options = kind.plan;
-  if (kind.kind != DispatchKind::kPipelinedLlep) options.replan_threshold = 0;
-  if (kind.kind == DispatchKind::kEp) options.least_loaded.imbalance_threshold = 1e300;
+  const auto options = ops::plan_options(kind);
   const auto plan = ops::plan_dispatch(counts, o.expert_degree, o.top_k, options);
   const auto plan_again = [&] {
     const auto start = Clock::now();

@@ -79,11 +79,11 @@ ops::RouteCounts BenchLayer::counts(const ops::ChunkSplit& split) const {
 
 void BenchLayer::forward(comm::Communicator& group, const ops::DispatchOptions& kind) {
   kernels::fill_zero(y);
-  ops::dispatch_forward(context, group, y, x, routing, weights, kind, options.keep ? &saved : nullptr);
+  ops::dispatch_forward({context, group, routing, weights, kind}, y, x, options.keep ? &saved : nullptr);
 }
 
 void BenchLayer::backward(comm::Communicator& group, const ops::DispatchOptions& kind) {
-  ops::dispatch_backward(context, group, {dx, dweights, grads}, dy, x, routing, weights, kind,
+  ops::dispatch_backward({context, group, routing, weights, kind}, {dx, dweights, grads}, dy, x,
                          options.keep ? &saved : nullptr);
 }
 

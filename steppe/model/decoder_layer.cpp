@@ -32,6 +32,11 @@ ops::PinnedRouting route(const LayerCall& call, const at::Tensor& scores_nE) {
   return routing;
 }
 
+ops::DispatchLayer dispatch_layer(const LayerCall& call, const ops::PinnedRouting& routing) {
+  const auto& context = call.context;
+  return {context.ops, *context.groups.expert, routing, call.weights.experts, context.dispatch};
+}
+
 void normalize_mid(const LayerCall& call, FeedForwardSaved& saved) {
   const memory::Scope scope(Category::kResidual);
   const auto& ops = call.context.ops;
@@ -68,8 +73,8 @@ void add_feed_forward(const LayerCall& call, const at::Tensor& out_nH, LayerStat
     ops::feed_forward_forward(ops, out_nH, saved.x_nH, w.dense.shared_expert,
                               keep_all ? &saved.shared_gate_up : nullptr, call.context.mlp_tile_tokens);
   }
-  ops::dispatch_forward(ops, *call.context.groups.expert, out_nH, saved.x_nH, *state.routing, w.experts,
-                        call.context.dispatch, keep_all ? &saved.dispatch.emplace() : nullptr);
+  ops::dispatch_forward(dispatch_layer(call, *state.routing), out_nH, saved.x_nH,
+                        keep_all ? &saved.dispatch.emplace() : nullptr);
 }
 
 void feed_forward_half_backward(const LayerCall& call, const LayerGradients& grads, const at::Tensor& dh_nH,
@@ -90,9 +95,8 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
     const memory::Scope scope(Category::kRouting);
     const auto config = router_config(call.context.config);
     const auto dweights = ops.empty(state.routing->weights_Nk.sizes(), at::kFloat);
-    ops::dispatch_backward(ops, *call.context.groups.expert, {dx, dweights, grads.experts}, dh_nH, saved.x_nH,
-                           *state.routing, w.experts, call.context.dispatch,
-                           saved.dispatch ? &*saved.dispatch : nullptr);
+    ops::dispatch_backward(dispatch_layer(call, *state.routing), {dx, dweights, grads.experts}, dh_nH,
+                           saved.x_nH, saved.dispatch ? &*saved.dispatch : nullptr);
     if (w.dense.shared_expert.down_HI.defined()) {
       ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert,
                                        saved.shared_gate_up, call.context.mlp_tile_tokens});

@@ -1,51 +1,29 @@
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
 
-#include <algorithm>
-
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/permute.h"
 #include "steppe/memory/scope.h"
-#include "steppe/ops/moe_dispatch/pipelined.h"
+#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 
 namespace steppe::ops {
 
 using memory::Category;
 
-int64_t slot_rows(const DispatchPlan& plan, int64_t rank) {
-  int64_t most = 0;
-  for (const auto& chunk : plan.chunks) most = std::max(most, chunk.rows_of_rank[rank]);
-  if (plan.chunk_rows() == 0) return 0;
-  const int64_t granule = (plan.chunk_rows() + 31) / 32, granules = (most + granule - 1) / granule;
-  return std::min(std::max<int64_t>(33, granules) * granule, plan.degree * plan.chunk_rows());
-}
-
-int64_t tile_rows_of(const DispatchPlan& plan, int64_t tile_rows) {
-  return tile_rows > 0 ? tile_rows : default_tile_rows(plan.chunk_rows());
-}
-
-int64_t default_tile_rows(int64_t chunk_rows) {
-  // Products of fewer rows are slow, and more rows only take room.
-  constexpr int64_t kRows = 1024;
-  const int64_t eighth = (chunk_rows + 7) / 8, thirtysecond = (chunk_rows + 31) / 32;
-  return std::max({int64_t{1}, thirtysecond, std::min(kRows, eighth)});
-}
-
-ChunkPass::ChunkPass(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                     const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows, Pass pass,
-                     bool keeps)
-    : group_(group),
+ChunkPass::ChunkPass(const DispatchLayer& layer, const DispatchPlan& plan, Pass pass, bool keeps)
+    : group_(layer.expert_group),
       plan_(plan),
-      routing_(routing),
-      tokens_(routing),
-      packed_(weights.down_EHI.size(1), context.dtype) {
-  const int64_t hidden = weights.down_EHI.size(1), intermediate = weights.down_EHI.size(2);
-  const int64_t tile_limit = tile_rows_of(plan, tile_rows);
+      routing_(layer.routing),
+      tokens_(layer.routing),
+      packed_(layer.weights.down_EHI.size(1), layer.context.dtype) {
+  const auto& context = layer.context;
+  const int64_t hidden = layer.weights.down_EHI.size(1), intermediate = layer.weights.down_EHI.size(2);
+  const int64_t tile_limit = tile_rows_of(plan, tile_rows(layer.options, layer.weights));
   for (int64_t chunk = 0; chunk < num_chunks(); ++chunk) {
-    schedules_.push_back(schedule_routes(routing.counts, plan, chunk, group.rank()));
+    schedules_.push_back(schedule_routes(routing_.counts, plan, chunk, group_.rank()));
     tiles_.push_back(cut_tiles(schedules_.back().rows_of_expert, tile_limit));
   }
   const bool backward = pass == Pass::kBackward;
-  const int64_t slot = slot_rows(plan, group.rank()), routes = tokens_.k * tokens_.largest();
+  const int64_t slot = slot_rows(plan, group_.rank()), routes = tokens_.k * tokens_.largest();
   const memory::Scope scope(Category::kDispatch);
   for (int i = 0; i < 2; ++i) {
     slot_x_[i] = context.empty({slot, packed_.width()});

@@ -11,6 +11,7 @@
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
 #include "steppe/ops/moe_dispatch/packed_rows.h"
 #include "steppe/ops/moe_dispatch/route_order.h"
+#include "steppe/ops/moe_dispatch/route_schedule.h"
 
 namespace steppe::ops {
 
@@ -25,9 +26,7 @@ struct ExpertTile {
 class ChunkPass {
  public:
   // keeps: gate and up are kept between the passes, so that tiles have no room for them.
-  ChunkPass(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-            const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows, Pass pass,
-            bool keeps);
+  ChunkPass(const DispatchLayer& layer, const DispatchPlan& plan, Pass pass, bool keeps);
 
   int64_t num_chunks() const { return plan_.num_chunks(); }
   int64_t num_received() const;  // of all chunks

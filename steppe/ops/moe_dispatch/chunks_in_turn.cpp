@@ -5,8 +5,9 @@
 #include "steppe/kernels/permute.h"
 #include "steppe/memory/scope.h"
 #include "steppe/ops/moe_dispatch/chunk_mark.h"
+#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/chunk_tokens.h"
-#include "steppe/ops/moe_dispatch/pipelined.h"
+#include "steppe/ops/moe_dispatch/kept_gate_up.h"
 #include "steppe/ops/moe_dispatch/route_order.h"
 #include "steppe/ops/moe_dispatch/route_schedule.h"
 
@@ -18,23 +19,23 @@ using memory::Category;
 // The buffers of a pass, and the chunk that is in them.
 class Turns {
  public:
-  Turns(const OpContext& context, const DispatchPlan& plan, const PinnedRouting& routing,
-        const ExpertWeights& weights, int64_t tile_rows, bool keeps)
-      : context_(context), plan_(plan), routing_(routing), tokens_(routing) {
-    const int64_t intermediate = weights.down_EHI.size(2);
+  Turns(const DispatchLayer& layer, const DispatchPlan& plan, bool keeps)
+      : context_(layer.context), plan_(plan), routing_(layer.routing), tokens_(layer.routing) {
+    const int64_t intermediate = layer.weights.down_EHI.size(2);
     routes_ = tokens_.k * tokens_.largest();
-    hidden_ = weights.down_EHI.size(1);
-    tile_rows_ = std::min(std::max<int64_t>(1, routes_), tile_rows_of(plan, tile_rows));
+    hidden_ = layer.weights.down_EHI.size(1);
+    tile_rows_ = std::min(std::max<int64_t>(1, routes_),
+                          tile_rows_of(plan, ops::tile_rows(layer.options, layer.weights)));
     {
       const memory::Scope scope(Category::kDispatch);
-      order_ = {context.empty({routes_}, at::kInt), context.empty({routes_}, at::kInt)};
-      weight_R_ = context.empty({routes_}, at::kFloat);
-      ids_ck_ = context.empty({routes_}, at::kInt);
-      values_ck_ = context.empty({routes_}, at::kFloat);
+      order_ = {context_.empty({routes_}, at::kInt), context_.empty({routes_}, at::kInt)};
+      weight_R_ = context_.empty({routes_}, at::kFloat);
+      ids_ck_ = context_.empty({routes_}, at::kInt);
+      values_ck_ = context_.empty({routes_}, at::kFloat);
     }
     const memory::Scope scope(Category::kExpert);
-    workspace_ = {keeps ? at::Tensor{} : context.empty({tile_rows_, 2 * intermediate}),
-                  context.empty({tile_rows_, intermediate})};
+    workspace_ = {keeps ? at::Tensor{} : context_.empty({tile_rows_, 2 * intermediate}),
+                  context_.empty({tile_rows_, intermediate})};
   }
 
   int64_t num_chunks() const { return plan_.num_chunks(); }
@@ -94,32 +95,25 @@ class Turns {
 
 }  // namespace
 
-void in_turn_forward(const OpContext& context, const DispatchPlan& plan, const at::Tensor& y_NH,
-                     const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                     int64_t tile_rows, DispatchSaved* saved) {
-  Turns turns(context, plan, routing, weights, tile_rows, saved != nullptr);
-  at::Tensor kept_R2I;
-  if (saved != nullptr) {
-    const memory::Scope scope(Category::kSaved);
-    kept_R2I = context.empty({routing.ids_Nk.numel(), weights.gate_up_E2IH.size(1)});
-    *saved = {.gate_up_R2I = kept_R2I};
-  }
+void in_turn_forward(const DispatchLayer& layer, const DispatchPlan& plan, const at::Tensor& y_NH,
+                     const at::Tensor& x_NH, DispatchSaved* saved) {
+  Turns turns(layer, plan, saved != nullptr);
+  const auto kept_R2I = keep_gate_up(layer, layer.routing.ids_Nk.numel(), saved);
   const auto room = turns.make_rows();
   for (int64_t chunk = 0; chunk < turns.num_chunks(); ++chunk) {
     const ChunkMark mark(chunk, turns.num_chunks());
     turns.take(chunk);
     const auto rows = turns.gather(room, x_NH);
-    expert_mlp_forward(context, rows, turns.with(rows), weights, turns.kept(kept_R2I), turns.tile_rows());
+    expert_mlp_forward(layer.context, rows, turns.with(rows), layer.weights, turns.kept(kept_R2I),
+                       turns.tile_rows());
     turns.combine(y_NH, rows, /*add=*/true);
   }
 }
 
-void in_turn_backward(const OpContext& context, const DispatchPlan& plan, const DispatchGradients& grads,
-                      const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                      const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved) {
-  Turns turns(context, plan, routing, weights, tile_rows, saved != nullptr);
-  at::Tensor kept_R2I;
-  if (saved != nullptr) kept_R2I = saved->gate_up_R2I, *saved = {};
+void in_turn_backward(const DispatchLayer& layer, const DispatchPlan& plan, const DispatchGradients& grads,
+                      const at::Tensor& dy_NH, const at::Tensor& x_NH, DispatchSaved* saved) {
+  Turns turns(layer, plan, saved != nullptr);
+  const auto kept_R2I = take_gate_up(saved);
   const auto x_room = turns.make_rows(), dy_room = turns.make_rows();
   const auto dweight_room = turns.make_values();
   for (int64_t chunk = 0; chunk < turns.num_chunks(); ++chunk) {
@@ -127,8 +121,8 @@ void in_turn_backward(const OpContext& context, const DispatchPlan& plan, const 
     turns.take(chunk);
     const auto x = turns.gather(x_room, x_NH), dy = turns.gather(dy_room, dy_NH);
     const auto dweight = turns.here(dweight_room);
-    expert_mlp_backward(context, {dy, dweight, turns.with(x), weights, grads.experts, turns.kept(kept_R2I),
-                                  turns.tile_rows()});
+    expert_mlp_backward(layer.context, {dy, dweight, turns.with(x), layer.weights, grads.experts,
+                                        turns.kept(kept_R2I), turns.tile_rows()});
     turns.combine(grads.dx_NH, dy, /*add=*/false);
     turns.scatter(grads.dweights_Nk, dweight);
   }

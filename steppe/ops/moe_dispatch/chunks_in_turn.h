@@ -10,11 +10,9 @@
 
 namespace steppe::ops {
 
-void in_turn_forward(const OpContext& context, const DispatchPlan& plan, const at::Tensor& y_NH,
-                     const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                     int64_t tile_rows, DispatchSaved* saved);
-void in_turn_backward(const OpContext& context, const DispatchPlan& plan, const DispatchGradients& grads,
-                      const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                      const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved);
+void in_turn_forward(const DispatchLayer& layer, const DispatchPlan& plan, const at::Tensor& y_NH,
+                     const at::Tensor& x_NH, DispatchSaved* saved);
+void in_turn_backward(const DispatchLayer& layer, const DispatchPlan& plan, const DispatchGradients& grads,
+                      const at::Tensor& dy_NH, const at::Tensor& x_NH, DispatchSaved* saved);
 
 }  // namespace steppe::ops

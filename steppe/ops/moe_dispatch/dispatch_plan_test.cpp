@@ -167,6 +167,11 @@ TEST(DispatchPlan, ProfilesSpreadEvenlyWithFewHelpers) {
     }
 }
 
+TEST(DispatchPlan, CountsThatDoNotFitAreABrokenInvariant) {
+  EXPECT_THROW(plan_dispatch({6, std::vector<int64_t>(24, 1)}, 4, 1, {}), InternalError);
+  EXPECT_THROW(plan_dispatch({8, std::vector<int64_t>(24, 1)}, 4, 1, {}), InternalError);
+}
+
 TEST(DispatchPlan, CutsOfACellCoverIt) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const auto c = random_case(seed);

@@ -23,10 +23,10 @@ at::Tensor rows(const at::Tensor& x, int64_t begin, int64_t count) {
 
 }  // namespace
 
-HelperExperts::HelperExperts(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                             const ExpertWeights& own)
-    : context_(context), group_(group), plan_(plan) {
-  const int64_t rank = group.rank(), local = plan.num_experts / plan.degree;
+HelperExperts::HelperExperts(const DispatchLayer& layer, const DispatchPlan& plan)
+    : context_(layer.context), group_(layer.expert_group), plan_(plan) {
+  const auto& own = layer.weights;
+  const int64_t rank = group_.rank(), local = plan.num_experts / plan.degree;
   const auto& held = plan.helpers.experts_of(rank);
   if (!held.empty()) {
     const memory::Scope scope(Category::kGathered);
@@ -34,7 +34,7 @@ HelperExperts::HelperExperts(const OpContext& context, comm::Communicator& group
       if (!(own.*of).defined()) continue;
       auto sizes = (own.*of).sizes().vec();
       sizes[0] = static_cast<int64_t>(held.size());
-      weights_.*of = context.empty(sizes);
+      weights_.*of = context_.empty(sizes);
     }
   }
   weights_.form = own.form;
@@ -49,7 +49,7 @@ HelperExperts::HelperExperts(const OpContext& context, comm::Communicator& group
           sends[helper] = (own.*of).select(0, experts[j] - rank * local);
       }
       if (j < held.size()) receives[held[j] / local] = (weights_.*of).select(0, static_cast<int64_t>(j));
-      arriving_.push_back(group.exchange(sends, receives));
+      arriving_.push_back(group_.exchange(sends, receives));
     }
 }
 

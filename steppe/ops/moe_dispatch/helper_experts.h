@@ -6,7 +6,7 @@
 
 #include "steppe/comm/communicator.h"
 #include "steppe/ops/expert_mlp/expert_mlp.h"
-#include "steppe/ops/moe_dispatch/dispatch_plan.h"
+#include "steppe/ops/moe_dispatch/moe_dispatch.h"
 
 namespace steppe::ops {
 
@@ -15,8 +15,7 @@ class HelperExperts {
  public:
   // Starts to fetch. Wire: each foreign expert's weights, once to each helper. Allocates the foreign experts
   // of this rank in category `gathered`.
-  HelperExperts(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                const ExpertWeights& own);
+  HelperExperts(const DispatchLayer& layer, const DispatchPlan& plan);
 
   // Undefined tensors where this rank helps with none.
   const ExpertWeights& wait();

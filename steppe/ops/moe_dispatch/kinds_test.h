@@ -71,9 +71,9 @@ inline void run_kind(const OpContext& context, comm::Communicator& group, RankPa
                      const KindCase& kind) {
   DispatchSaved saved;
   auto* kept = kind.keep ? &saved : nullptr;
-  dispatch_forward(context, group, part.y_NH, part.x_NH, part.routing, part.weights, kind.options, kept);
-  dispatch_backward(context, group, part.grads, part.dy_NH, part.x_NH, part.routing, part.weights,
-                    kind.options, kept);
+  const DispatchLayer layer{context, group, part.routing, part.weights, kind.options};
+  dispatch_forward(layer, part.y_NH, part.x_NH, kept);
+  dispatch_backward(layer, part.grads, part.dy_NH, part.x_NH, kept);
 }
 
 }  // namespace steppe::ops

@@ -2,24 +2,16 @@
 
 #include <algorithm>
 
-#include "steppe/base/error.h"
 #include "steppe/ops/moe_dispatch/chunks_in_turn.h"
-#include "steppe/ops/moe_dispatch/llep.h"
+#include "steppe/ops/moe_dispatch/one_shot.h"
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
 namespace steppe::ops {
 namespace {
 
-// llep plans the micro-batch, never a part of it.
-DispatchPlanOptions plan_options(const DispatchOptions& options) {
-  auto plan = options.plan;
-  if (options.kind == DispatchKind::kLlep) plan.replan_threshold = 0;
-  return plan;
-}
-
-DispatchPlan plan_of(comm::Communicator& group, const PinnedRouting& routing,
-                     const DispatchOptions& options) {
-  return plan_dispatch(routing.counts, group.size(), routing.ids_Nk.size(1), plan_options(options));
+DispatchPlan plan_of(const DispatchLayer& layer) {
+  return plan_dispatch(layer.routing.counts, layer.expert_group.size(), layer.routing.ids_Nk.size(1),
+                       plan_options(layer.options));
 }
 
 }  // namespace
@@ -41,31 +33,27 @@ ChunkSplit split_tokens(const DispatchOptions& options, int64_t largest_num_toke
   return {number_of_chunks(largest_num_tokens, options.token_budget, options.max_chunks), options.membership};
 }
 
-void dispatch_forward(const OpContext& context, comm::Communicator& group, const at::Tensor& y_NH,
-                      const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                      const DispatchOptions& options, DispatchSaved* saved) {
-  if (options.kind == DispatchKind::kEp)
-    return ep_forward(context, group, y_NH, x_NH, routing, weights, options, saved);
-  const auto plan = plan_of(group, routing, options);
-  const int64_t rows = tile_rows(options, weights);
-  if (plan.num_chunks() == 1)
-    return llep_forward(context, group, plan, y_NH, x_NH, routing, weights, rows, saved);
-  if (group.size() == 1) return in_turn_forward(context, plan, y_NH, x_NH, routing, weights, rows, saved);
-  pipelined_forward(context, group, plan, y_NH, x_NH, routing, weights, rows, saved);
+DispatchPlanOptions plan_options(const DispatchOptions& options) {
+  auto plan = options.plan;
+  if (options.kind == DispatchKind::kEp) plan.least_loaded.max_helpers = 0;
+  if (options.kind != DispatchKind::kPipelinedLlep) plan.replan_threshold = 0;
+  return plan;
 }
 
-void dispatch_backward(const OpContext& context, comm::Communicator& group, const DispatchGradients& grads,
-                       const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                       const ExpertWeights& weights, const DispatchOptions& options, DispatchSaved* saved) {
-  if (options.kind == DispatchKind::kEp)
-    return ep_backward(context, group, grads, dy_NH, x_NH, routing, weights, options, saved);
-  const auto plan = plan_of(group, routing, options);
-  const int64_t rows = tile_rows(options, weights);
-  if (plan.num_chunks() == 1)
-    return llep_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
-  if (group.size() == 1)
-    return in_turn_backward(context, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
-  pipelined_backward(context, group, plan, grads, dy_NH, x_NH, routing, weights, rows, saved);
+void dispatch_forward(const DispatchLayer& layer, const at::Tensor& y_NH, const at::Tensor& x_NH,
+                      DispatchSaved* saved) {
+  const auto plan = plan_of(layer);
+  if (plan.num_chunks() == 1) return one_shot_forward(layer, plan, y_NH, x_NH, saved);
+  if (plan.degree == 1) return in_turn_forward(layer, plan, y_NH, x_NH, saved);
+  pipelined_forward(layer, plan, y_NH, x_NH, saved);
+}
+
+void dispatch_backward(const DispatchLayer& layer, const DispatchGradients& grads, const at::Tensor& dy_NH,
+                       const at::Tensor& x_NH, DispatchSaved* saved) {
+  const auto plan = plan_of(layer);
+  if (plan.num_chunks() == 1) return one_shot_backward(layer, plan, grads, dy_NH, x_NH, saved);
+  if (plan.degree == 1) return in_turn_backward(layer, plan, grads, dy_NH, x_NH, saved);
+  pipelined_backward(layer, plan, grads, dy_NH, x_NH, saved);
 }
 
 }  // namespace steppe::ops

@@ -62,7 +62,7 @@ enum class DispatchKind { kEp, kLlep, kPipelinedLlep };
 struct DispatchOptions {
   int64_t tile_rows = 0;  // rows of an expert tile; 0: as tile_bytes say
   DispatchKind kind = DispatchKind::kEp;
-  DispatchPlanOptions plan{};   // of all kinds but ep
+  DispatchPlanOptions plan{};   // of all kinds but ep; see plan_options
   int64_t token_budget = 4096;  // c: tokens per rank and chunk, of pipelined_llep
   int64_t max_chunks = 10;      // K_max: wins over the budget
   Membership membership = Membership::kStrided;
@@ -73,8 +73,19 @@ struct DispatchOptions {
 // Rows of an expert tile, by either option; 0: neither is given.
 int64_t tile_rows(const DispatchOptions& options, const ExpertWeights& weights);
 
-// How a micro-batch is cut, given the largest N of the group.
+// How the kind cuts a micro-batch, given the largest N of the group, and what it lets the plan move: `ep`
+// nothing, `llep` by a plan of the whole micro-batch alone.
 ChunkSplit split_tokens(const DispatchOptions& options, int64_t largest_num_tokens);
+DispatchPlanOptions plan_options(const DispatchOptions& options);
+
+// A layer's dispatch of a micro-batch on this rank: what its two passes share.
+struct DispatchLayer {
+  const OpContext& context;
+  comm::Communicator& expert_group;
+  const PinnedRouting& routing;
+  const ExpertWeights& weights;
+  const DispatchOptions& options;
+};
 
 struct DispatchGradients {
   at::Tensor dx_NH;         // written
@@ -82,21 +93,10 @@ struct DispatchGradients {
   ExpertGradients experts;  // accumulated
 };
 
-// The kind that the options name. Backward recomputes gate and up, unless `saved` is given, which is
-// consumed.
-void dispatch_forward(const OpContext& context, comm::Communicator& expert_group, const at::Tensor& y_NH,
-                      const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                      const DispatchOptions& options, DispatchSaved* saved);
-void dispatch_backward(const OpContext& context, comm::Communicator& expert_group,
-                       const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
-                       const PinnedRouting& routing, const ExpertWeights& weights,
-                       const DispatchOptions& options, DispatchSaved* saved);
-
-void ep_forward(const OpContext& context, comm::Communicator& expert_group, const at::Tensor& y_NH,
-                const at::Tensor& x_NH, const PinnedRouting& routing, const ExpertWeights& weights,
-                const DispatchOptions& options, DispatchSaved* saved);
-void ep_backward(const OpContext& context, comm::Communicator& expert_group, const DispatchGradients& grads,
-                 const at::Tensor& dy_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                 const ExpertWeights& weights, const DispatchOptions& options, DispatchSaved* saved);
+// Backward recomputes gate and up, unless `saved` is given, which is consumed.
+void dispatch_forward(const DispatchLayer& layer, const at::Tensor& y_NH, const at::Tensor& x_NH,
+                      DispatchSaved* saved);
+void dispatch_backward(const DispatchLayer& layer, const DispatchGradients& grads, const at::Tensor& dy_NH,
+                       const at::Tensor& x_NH, DispatchSaved* saved);
 
 }  // namespace steppe::ops

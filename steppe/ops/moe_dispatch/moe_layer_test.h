@@ -144,14 +144,14 @@ inline OpContext context_of(const RankPart& part, Counters& counters) {
 
 inline void run_forward(const OpContext& context, comm::Communicator& group, RankPart& part,
                         const Variant& variant, DispatchSaved& saved) {
-  ep_forward(context, group, part.y_NH, part.x_NH, part.routing, part.weights, {variant.tile_rows},
-             variant.keep ? &saved : nullptr);
+  dispatch_forward({context, group, part.routing, part.weights, {variant.tile_rows}}, part.y_NH, part.x_NH,
+                   variant.keep ? &saved : nullptr);
 }
 
 inline void run_backward(const OpContext& context, comm::Communicator& group, RankPart& part,
                          const Variant& variant, DispatchSaved& saved) {
-  ep_backward(context, group, part.grads, part.dy_NH, part.x_NH, part.routing, part.weights,
-              {variant.tile_rows}, variant.keep ? &saved : nullptr);
+  dispatch_backward({context, group, part.routing, part.weights, {variant.tile_rows}}, part.grads, part.dy_NH,
+                    part.x_NH, variant.keep ? &saved : nullptr);
 }
 
 inline void run_both(const OpContext& context, comm::Communicator& group, RankPart& part,

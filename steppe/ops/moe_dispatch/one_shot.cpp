@@ -5,8 +5,10 @@
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/permute.h"
 #include "steppe/memory/scope.h"
+#include "steppe/ops/moe_dispatch/helper_experts.h"
 #include "steppe/ops/moe_dispatch/packed_rows.h"
 #include "steppe/ops/moe_dispatch/route_order.h"
+#include "steppe/ops/moe_dispatch/route_schedule.h"
 
 namespace steppe::ops {
 namespace {
@@ -14,8 +16,7 @@ namespace {
 using memory::Category;
 
 // Room for the order is booked to the scope in force, what only serves to find it to `dispatch`.
-RouteOrder make_order(const OneShot& layer) {
-  const auto& schedule = layer.schedule;
+RouteOrder make_order(const DispatchLayer& layer, const RouteSchedule& schedule) {
   RouteOrder order{layer.context.empty({schedule.num_sent}, at::kInt),
                    layer.context.empty({schedule.num_sent}, at::kInt)};
   const memory::Scope scope(Category::kDispatch);
@@ -34,16 +35,16 @@ struct RowsAtExperts {
 // booked to `kept`.
 class Transport {
  public:
-  Transport(const OneShot& layer, Category kept)
-      : layer_(layer),
-        context_(layer.context),
-        group_(layer.group),
-        schedule_(layer.schedule),
+  Transport(const DispatchLayer& layer, const RouteSchedule& schedule, Category kept)
+      : context_(layer.context),
+        group_(layer.expert_group),
+        routing_(layer.routing),
+        schedule_(schedule),
         packed_(layer.weights.down_EHI.size(1), layer.context.dtype),
         kept_(kept) {}
 
   RowsAtExperts out_with_weights(const at::Tensor& x_NH, const RouteOrder& order) const {
-    const auto weights = layer_.routing.weights_Nk.view({-1});
+    const auto weights = routing_.weights_Nk.view({-1});
     if (group_.size() == 1) {
       const memory::Scope scope(kept_);
       const RowsAtExperts rows{gathered(x_NH, order), context_.empty({schedule_.num_sent}, at::kFloat)};
@@ -93,7 +94,7 @@ class Transport {
 
  private:
   void gather(const at::Tensor& rows, const at::Tensor& x_NH, const RouteOrder& order) const {
-    kernels::gather_rows_of_routes(rows, x_NH, order.route_of_slot, layer_.routing.ids_Nk.size(1));
+    kernels::gather_rows_of_routes(rows, x_NH, order.route_of_slot, routing_.ids_Nk.size(1));
   }
   at::Tensor gathered(const at::Tensor& x_NH, const RouteOrder& order) const {
     const auto rows = context_.empty({schedule_.num_sent, packed_.hidden});
@@ -108,9 +109,9 @@ class Transport {
     return received;
   }
 
-  const OneShot& layer_;
   const OpContext& context_;
   comm::Communicator& group_;
+  const PinnedRouting& routing_;
   const RouteSchedule& schedule_;
   PackedRow packed_;
   Category kept_;
@@ -118,17 +119,19 @@ class Transport {
 
 }  // namespace
 
-void one_shot_forward(const OneShot& layer, const at::Tensor& y_NH, const at::Tensor& x_NH,
-                      DispatchSaved* saved) {
+void one_shot_forward(const DispatchLayer& layer, const DispatchPlan& plan, const at::Tensor& y_NH,
+                      const at::Tensor& x_NH, DispatchSaved* saved) {
+  const auto& [context, group, routing, weights, options] = layer;
+  const auto schedule = schedule_routes(routing.counts, plan, /*chunk=*/0, group.rank());
+  HelperExperts helpers(layer, plan);
   const memory::Scope scope(Category::kDispatch);
-  const auto& [context, group, routing, schedule, weights, tile_rows, helpers] = layer;
   const auto kept = saved != nullptr ? Category::kSaved : Category::kDispatch;
-  const Transport transport(layer, kept);
+  const Transport transport(layer, schedule, kept);
   RouteOrder order;
   at::Tensor gate_up_R2I;
   {
     const memory::Scope scope_of_kept(kept);
-    order = make_order(layer);
+    order = make_order(layer, schedule);
   }
   auto [x_RH, weight_R] = transport.out_with_weights(x_NH, order);
   auto y_RH = x_RH;
@@ -138,18 +141,20 @@ void one_shot_forward(const OneShot& layer, const at::Tensor& y_NH, const at::Te
     gate_up_R2I = context.empty({schedule.num_received, weights.gate_up_E2IH.size(1)});
     *saved = {order.slot_of_route, order.route_of_slot, x_RH, weight_R, gate_up_R2I};
   }
-  experts_forward(context, y_RH, {x_RH, weight_R, schedule.rows_of_expert},
-                  {weights, helpers != nullptr ? helpers->wait() : ExpertWeights{}}, gate_up_R2I, tile_rows);
+  experts_forward(context, y_RH, {x_RH, weight_R, schedule.rows_of_expert}, {weights, helpers.wait()},
+                  gate_up_R2I, tile_rows(options, weights));
   x_RH.reset(), weight_R.reset();
   const auto rows = transport.back(std::move(y_RH));
   kernels::combine_rows(y_NH, rows, order.slot_of_route, routing.ids_Nk.size(1), /*add=*/true);
 }
 
-void one_shot_backward(const OneShot& layer, const DispatchGradients& grads, const at::Tensor& dy_NH,
-                       const at::Tensor& x_NH, DispatchSaved* saved) {
+void one_shot_backward(const DispatchLayer& layer, const DispatchPlan& plan, const DispatchGradients& grads,
+                       const at::Tensor& dy_NH, const at::Tensor& x_NH, DispatchSaved* saved) {
+  const auto& [context, group, routing, weights, options] = layer;
+  const auto schedule = schedule_routes(routing.counts, plan, /*chunk=*/0, group.rank());
+  HelperExperts helpers(layer, plan);
   const memory::Scope scope(Category::kDispatch);
-  const auto& [context, group, routing, schedule, weights, tile_rows, helpers] = layer;
-  const Transport transport(layer, Category::kDispatch);
+  const Transport transport(layer, schedule, Category::kDispatch);
   RouteOrder order;
   RowsAtExperts rows;
   at::Tensor gate_up_R2I;
@@ -158,12 +163,11 @@ void one_shot_backward(const OneShot& layer, const DispatchGradients& grads, con
     rows = {saved->x_RH, saved->weight_R}, gate_up_R2I = saved->gate_up_R2I;
     *saved = {};
   } else {
-    order = make_order(layer);
+    order = make_order(layer, schedule);
     rows = transport.out_with_weights(x_NH, order);
   }
   RowsAtExperts back{transport.out(dy_NH, order), context.empty({schedule.num_received}, at::kFloat)};
-  ExpertGradients helped_grads;
-  if (helpers != nullptr) helped_grads = helpers->make_gradients(grads.experts);
+  const auto helped_grads = helpers.make_gradients(grads.experts);
   experts_backward(context,
                    {back.x_RH,
                     back.weight_R,
@@ -171,15 +175,15 @@ void one_shot_backward(const OneShot& layer, const DispatchGradients& grads, con
                     weights,
                     grads.experts,
                     gate_up_R2I,
-                    tile_rows},
-                   helpers != nullptr ? helpers->wait() : ExpertWeights{}, helped_grads);
+                    tile_rows(options, weights)},
+                   helpers.wait(), helped_grads);
   rows = {}, gate_up_R2I.reset();
 
   const auto returned = transport.back_with_weights(std::move(back));
   kernels::gather_values(grads.dweights_Nk.view({-1}), returned.weight_R, order.slot_of_route);
   kernels::combine_rows(grads.dx_NH, returned.x_RH, order.slot_of_route, routing.ids_Nk.size(1),
                         /*add=*/false);
-  if (helpers != nullptr) helpers->send_home(helped_grads, grads.experts);
+  helpers.send_home(helped_grads, grads.experts);
 }
 
 }  // namespace steppe::ops

@@ -1,8 +1,8 @@
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
-#include "steppe/memory/scope.h"
 #include "steppe/ops/moe_dispatch/chunk_mark.h"
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
+#include "steppe/ops/moe_dispatch/kept_gate_up.h"
 
 namespace steppe::ops {
 namespace {
@@ -21,17 +21,11 @@ void work_through(const ChunkPass& pass, int64_t chunk, size_t num_parts, Work w
 
 }  // namespace
 
-void pipelined_forward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                       const at::Tensor& y_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                       const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved) {
-  HelperExperts helpers(context, group, plan, weights);
-  ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kForward, saved != nullptr);
-  at::Tensor kept_R2I;
-  if (saved != nullptr) {
-    const memory::Scope scope(memory::Category::kSaved);
-    kept_R2I = context.empty({pass.num_received(), weights.gate_up_E2IH.size(1)});
-    *saved = {.gate_up_R2I = kept_R2I};
-  }
+void pipelined_forward(const DispatchLayer& layer, const DispatchPlan& plan, const at::Tensor& y_NH,
+                       const at::Tensor& x_NH, DispatchSaved* saved) {
+  HelperExperts helpers(layer, plan);
+  ChunkPass pass(layer, plan, Pass::kForward, saved != nullptr);
+  const auto kept_R2I = keep_gate_up(layer, pass.num_received(), saved);
   const auto& leaving = pass.source[0];
   const auto& returning = pass.source[1];
   const auto prepare = [&](int64_t chunk) {
@@ -41,7 +35,7 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
 
   prepare(0);
   auto arrives = pass.dispatch(pass.slot_x(0), leaving, 0);
-  const AllExperts experts{weights, helpers.wait()};
+  const AllExperts experts{layer.weights, helpers.wait()};
   arrives.wait();
   const int64_t last = pass.num_chunks() - 1;
   for (int64_t chunk = 0; chunk <= last; ++chunk) {
@@ -55,8 +49,8 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
           pass.load_packed(chunk, of);
           const auto x = tile.x_TH.narrow(0, 0, rows);
           const auto items = pass.rows_of_items(chunk, of);
-          experts_forward(context, x, {x, tile.weight_T.narrow(0, 0, rows), items, tile.workspace}, experts,
-                          pass.kept(kept_R2I, chunk, of), 0);
+          experts_forward(layer.context, x, {x, tile.weight_T.narrow(0, 0, rows), items, tile.workspace},
+                          experts, pass.kept(kept_R2I, chunk, of), 0);
           pass.store_packed(tile.x_TH, {}, chunk, of);
         },
         [&](size_t part) {
@@ -76,16 +70,13 @@ void pipelined_forward(const OpContext& context, comm::Communicator& group, cons
   pass.combine(y_NH, returning, last, /*add=*/true);
 }
 
-void pipelined_backward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                        const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
-                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows,
-                        DispatchSaved* saved) {
-  HelperExperts helpers(context, group, plan, weights);
+void pipelined_backward(const DispatchLayer& layer, const DispatchPlan& plan, const DispatchGradients& grads,
+                        const at::Tensor& dy_NH, const at::Tensor& x_NH, DispatchSaved* saved) {
+  HelperExperts helpers(layer, plan);
   const auto helped_grads = helpers.make_gradients(grads.experts);
-  at::Tensor kept_R2I;
-  if (saved != nullptr) kept_R2I = saved->gate_up_R2I, *saved = {};
+  const auto kept_R2I = take_gate_up(saved);
   {
-    ChunkPass pass(context, group, plan, routing, weights, tile_rows, Pass::kBackward, kept_R2I.defined());
+    ChunkPass pass(layer, plan, Pass::kBackward, kept_R2I.defined());
     // One buffer: each use of it begins when what the one before put there has left or was combined.
     const auto& x_source = pass.source[0];  // and dx returning
     const auto& dy_source = pass.source[1];
@@ -121,11 +112,11 @@ void pipelined_backward(const OpContext& context, comm::Communicator& group, con
             pass.load(tile.dy_TH, pass.slot_dy(chunk), chunk, of);
             const auto items = pass.rows_of_items(chunk, of);
             experts_backward(
-                context,
+                layer.context,
                 {tile.dy_TH.narrow(0, 0, rows),
                  tile.dweight_T.narrow(0, 0, rows),
                  {tile.x_TH.narrow(0, 0, rows), tile.weight_T.narrow(0, 0, rows), items, tile.workspace},
-                 weights,
+                 layer.weights,
                  grads.experts,
                  pass.kept(kept_R2I, chunk, of),
                  0},

@@ -9,10 +9,10 @@
 // Allocates once per pass and reuses for every chunk, with c tokens in this rank's largest chunk, c_eff in
 // the group's, b bytes a value:
 //   dispatch  slots of max(33, ⌈R/g⌉) granules of g = ⌈k·c_eff/32⌉ rows for the rank's largest R, at most
-//             E_p·k·c_eff rows: 2 of them forward, 4 backward (x and dy); source buffers of k·c rows, 2
-//             forward, 1 backward. A row carries its routing weight (packed_rows.h: 16 bytes more where H·b
-//             is a multiple of 16), one of dy does not. Order, ids and weights of the chunks at hand, 44·k·c
-//             bytes
+//             E_p·k·c_eff rows (chunk_sizes.h): 2 of them forward, 4 backward (x and dy); source buffers of
+//             k·c rows, 2 forward, 1 backward. A row carries its routing weight (packed_rows.h: 16 bytes more
+//             where H·b is a multiple of 16), one of dy does not. Order, ids and weights of the chunks at
+//             hand, 44·k·c bytes
 //   expert    one tile of T = max(⌈k·c_eff/32⌉, min(1024, ⌈k·c_eff/8⌉)) rows, or tile_rows: H + 3I values a
 //             row forward, 2H + 3I backward, and one fp32 weight, backward two
 // (A group of one: chunks_in_turn.h.) None of it depends on the routing while no chunk brings the rank more
@@ -20,23 +20,14 @@
 // in `saved`, which a tile has no room for then; x is dispatched again even so.
 #pragma once
 
+#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
 
 namespace steppe::ops {
 
-void pipelined_forward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                       const at::Tensor& y_NH, const at::Tensor& x_NH, const PinnedRouting& routing,
-                       const ExpertWeights& weights, int64_t tile_rows, DispatchSaved* saved);
-void pipelined_backward(const OpContext& context, comm::Communicator& group, const DispatchPlan& plan,
-                        const DispatchGradients& grads, const at::Tensor& dy_NH, const at::Tensor& x_NH,
-                        const PinnedRouting& routing, const ExpertWeights& weights, int64_t tile_rows,
-                        DispatchSaved* saved);
-
-// Rows of a destination slot of `rank`.
-int64_t slot_rows(const DispatchPlan& plan, int64_t rank);
-// Rows of an expert tile, given the option.
-int64_t tile_rows_of(const DispatchPlan& plan, int64_t tile_rows);
-// T, where the option says nothing, of chunks of k·c_eff rows.
-int64_t default_tile_rows(int64_t chunk_rows);
+void pipelined_forward(const DispatchLayer& layer, const DispatchPlan& plan, const at::Tensor& y_NH,
+                       const at::Tensor& x_NH, DispatchSaved* saved);
+void pipelined_backward(const DispatchLayer& layer, const DispatchPlan& plan, const DispatchGradients& grads,
+                        const at::Tensor& dy_NH, const at::Tensor& x_NH, DispatchSaved* saved);
 
 }  // namespace steppe::ops

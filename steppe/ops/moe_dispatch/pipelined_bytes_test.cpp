@@ -9,9 +9,8 @@
 
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/memory/scope.h"
-#include "steppe/ops/moe_dispatch/chunks_in_turn.h"
+#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/kinds_test.h"
-#include "steppe/ops/moe_dispatch/pipelined.h"
 #include "steppe/ops/moe_dispatch/plan_cases_test.h"
 
 namespace steppe::ops {
@@ -66,15 +65,11 @@ struct Passes {
 };
 Passes run_watched(const OpContext& context, comm::Communicator& group, RankPart& part,
                    const DispatchOptions& options) {
+  const DispatchLayer layer{context, group, part.routing, part.weights, options};
   Passes passes;
-  passes.forward = watch([&] {
-    dispatch_forward(context, group, part.y_NH, part.x_NH, part.routing, part.weights, options, nullptr);
-  });
+  passes.forward = watch([&] { dispatch_forward(layer, part.y_NH, part.x_NH, nullptr); });
   part.y_NH.reset();  // no operand of the backward
-  passes.backward = watch([&] {
-    dispatch_backward(context, group, part.grads, part.dy_NH, part.x_NH, part.routing, part.weights, options,
-                      nullptr);
-  });
+  passes.backward = watch([&] { dispatch_backward(layer, part.grads, part.dy_NH, part.x_NH, nullptr); });
   return passes;
 }
 
@@ -153,26 +148,25 @@ TEST(PipelinedBytes, NineUnitsOfExpertWorkWhereGateAndUpAreKept) {
   for (const int degree : {1, 3})
     comm::run_ranks(degree, [&](int rank, const auto& store) {
       const auto group = comm::make_world(rank, degree, store);
-      const auto layer = make_layer(uneven_tokens(degree), Routes::kPowerLaw, at::kFloat);
+      const auto all_ranks = make_layer(uneven_tokens(degree), Routes::kPowerLaw, at::kFloat);
       const auto kind = chunked(3);
-      auto part = part_for(layer, *group, at::kCPU, kind);
+      auto part = part_for(all_ranks, *group, at::kCPU, kind);
       Counters counters;
       const auto context = context_of(part, counters);
+      const DispatchLayer layer{context, *group, part.routing, part.weights, kind.options};
       const auto plan = plan_dispatch(part.routing.counts, degree, kTopK, kind.options.plan);
       int64_t received = 0;
       for (const auto& chunk : plan.chunks) received += chunk.rows_of_rank[rank];
       auto& ledger = memory::current_ledger();
       const auto before = ledger.live_by_category();
       DispatchSaved saved;
-      dispatch_forward(context, *group, part.y_NH, part.x_NH, part.routing, part.weights, kind.options,
-                       &saved);
+      dispatch_forward(layer, part.y_NH, part.x_NH, &saved);
       auto kept = ledger.live_by_category();
       for (size_t c = 0; c < kept.size(); ++c) kept[c] -= before[c];
       BytesByCategory want{};
       want[static_cast<size_t>(Category::kSaved)] = received * 2 * kIntermediate * 4;
       EXPECT_EQ(kept, want);
-      dispatch_backward(context, *group, part.grads, part.dy_NH, part.x_NH, part.routing, part.weights,
-                        kind.options, &saved);
+      dispatch_backward(layer, part.grads, part.dy_NH, part.x_NH, &saved);
       EXPECT_EQ(ledger.live_by_category(), before);
       EXPECT_EQ(counters.flops[FlopKind::kExpert], 9 * 2 * received * kHidden * kIntermediate);
     });

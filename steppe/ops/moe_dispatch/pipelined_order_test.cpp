@@ -54,10 +54,10 @@ void expect_overlaps(const KindCase& kind, const Overlaps& want) {
       Counters counters;
       OverlapCommunicator forward(*group, counters), backward(*group, counters);
       const auto context = context_of(part, counters);
-      dispatch_forward(context, forward, part.y_NH, part.x_NH, part.routing, part.weights, kind.options,
+      dispatch_forward({context, forward, part.routing, part.weights, kind.options}, part.y_NH, part.x_NH,
                        nullptr);
-      dispatch_backward(context, backward, part.grads, part.dy_NH, part.x_NH, part.routing, part.weights,
-                        kind.options, nullptr);
+      dispatch_backward({context, backward, part.routing, part.weights, kind.options}, part.grads, part.dy_NH,
+                        part.x_NH, nullptr);
       const Overlaps got{forward.num_exchanges, forward.num_overlapped, backward.num_exchanges,
                          backward.num_overlapped};
       EXPECT_EQ(got, want) << fmt::format("rank {} of {}: {} of {}, {} of {}", rank, degree,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <vector>
 
 #include "steppe/ops/moe_dispatch/plan_cases_test.h"
 
@@ -64,8 +65,10 @@ void expect_every_route_reaches_its_expert(const PlanCase& c) {
         const auto foreign = static_cast<int64_t>(item) - local;
         const int64_t expert =
             foreign < 0 ? rank * local + static_cast<int64_t>(item) : plan.helpers.experts_of(rank)[foreign];
+        const int64_t begin = row;
         for (int64_t i = 0; i < schedule.rows_of_expert[item]; ++i, ++row)
           EXPECT_EQ(std::get<1>(ordered.at(row)), expert);
+        EXPECT_TRUE(std::is_sorted(ordered.begin() + begin, ordered.begin() + row)) << "by source";
       }
       seen.insert(seen.end(), ordered.begin(), ordered.end());
       for (int64_t e = 0; e < c.counts.num_experts; ++e)
@@ -80,6 +83,28 @@ TEST(RouteSchedule, EveryRouteReachesItsExpertOnceAndComesBack) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     expect_every_route_reaches_its_expert(random_case(seed));
+  }
+}
+
+// Plain expert parallelism.
+TEST(RouteSchedule, WhereNobodyMayHelpRoutesGoToTheirExpertsOwners) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto c = random_case(seed);
+    auto options = options_of(c);
+    options.least_loaded.max_helpers = 0;
+    const auto plan = plan_dispatch(c.counts, c.degree, c.top_k, options);
+    EXPECT_EQ(plan.helpers.most(), 0);
+    const int64_t local = c.counts.num_experts / c.degree;
+    for (int64_t chunk = 0; chunk < plan.num_chunks(); ++chunk)
+      for (int64_t rank = 0; rank < c.degree; ++rank) {
+        const auto schedule = schedule_routes(c.counts, plan, chunk, rank);
+        EXPECT_TRUE(schedule.to_destination_order.empty()) << "sorted by expert is by destination";
+        EXPECT_EQ(static_cast<int64_t>(schedule.rows_of_expert.size()), local);
+        std::vector<int64_t> to_owner(c.degree, 0);
+        for (int64_t e = 0; e < c.counts.num_experts; ++e) to_owner[e / local] += c.counts.of(rank, chunk)[e];
+        EXPECT_EQ(schedule.send_rows, to_owner);
+      }
   }
 }
 
