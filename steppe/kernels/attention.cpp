@@ -72,9 +72,9 @@ AttentionOutput attention_forward(const at::Tensor& q_Shd, const at::Tensor& k_S
 AttentionGradients attention_backward(const at::Tensor& dout_Shd, const at::Tensor& q_Shd,
                                       const at::Tensor& k_Shd, const at::Tensor& v_Shd,
                                       const AttentionOutput& output, std::span<const int64_t> document_bounds,
-                                      double scale) {
+                                      double scale, bool deterministic) {
   const char* place = "attention_backward";
-  const AttentionInput input{q_Shd, k_Shd, v_Shd, document_bounds, scale};
+  const AttentionInput input{q_Shd, k_Shd, v_Shd, document_bounds, scale, deterministic};
   check_input(place, input);
   check_heads(place, "dout", dout_Shd, q_Shd);
   check_heads(place, "output.out", output.out_Shd, q_Shd);

@@ -20,7 +20,8 @@
 // Not counted: the backward's other workers each take their own fp32 [qs] (at most 1 KiB), on their own
 // thread; for bf16, where oneDNN has bf16 products, these take scratch (about 0.2 MiB per thread) while they
 // run. The backward runs p·hk heads side by side. Results do not depend on the number of threads on a CPU. On
-// CUDA the flash kernel's dq is summed by atomics unless ATen's deterministic algorithms are on. Source:
+// CUDA both of ATen's kernels add dq by atomics; with `deterministic`, dq is computed again by query blocks
+// (attention_dq_backend.h, bf16: three products more, no more bytes), or keys are not split (fp32). Source:
 // FlashAttention, Dao et al. 2022.
 #pragma once
 
@@ -43,10 +44,11 @@ struct AttentionGradients {
 AttentionOutput attention_forward(const at::Tensor& q_Shd, const at::Tensor& k_Shd, const at::Tensor& v_Shd,
                                   std::span<const int64_t> document_bounds, double scale);
 
-// dout [S, hq, d]: strides free but for the last dim.
+// dout [S, hq, d]: strides free but for the last dim. `deterministic`: the same bits on every run, on CUDA
+// too.
 AttentionGradients attention_backward(const at::Tensor& dout_Shd, const at::Tensor& q_Shd,
                                       const at::Tensor& k_Shd, const at::Tensor& v_Shd,
                                       const AttentionOutput& output, std::span<const int64_t> document_bounds,
-                                      double scale);
+                                      double scale, bool deterministic = true);
 
 }  // namespace steppe::kernels

@@ -1,5 +1,6 @@
 // On `meta`, what attention_cuda.cpp's flash kernel allocates: read off ATen's flash_api.cpp of the release
-// that is built against, for head dims up to 256 and without deterministic algorithms.
+// that is built against, for head dims up to 256 and without ATen's deterministic algorithms, which this
+// program never turns on.
 #include <ATen/ops/empty.h>
 
 #include "steppe/kernels/attention_backend.h"

@@ -14,6 +14,7 @@ struct AttentionInput {
   at::Tensor q_Shd, k_Shd, v_Shd;
   std::span<const int64_t> document_bounds;
   double scale = 1;
+  bool deterministic = true;  // of the backward
 };
 
 AttentionOutput attention_forward_cpu(const AttentionInput& input);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "steppe/kernels/attention_backend.h"
+#include "steppe/kernels/attention_dq_backend.h"
 #include "steppe/kernels/backend.h"
 #include "steppe/kernels/host_values_backend.h"
 
@@ -86,9 +87,35 @@ AttentionGradients efficient_backward(const at::Tensor& dout, const AttentionInp
   const auto grads = at::_efficient_attention_backward(
       dout.unsqueeze(0), q.unsqueeze(0), repeated(input.k_Shd, heads), repeated(input.v_Shd, heads),
       std::nullopt, output.out_Shd.unsqueeze(0), bounds, bounds, documents.longest, documents.longest, padded,
-      /*dropout_p=*/0.0, no_dropout, no_dropout, kCausal, /*bias_requires_grad=*/false, input.scale);
+      /*dropout_p=*/0.0, no_dropout, no_dropout, kCausal, /*bias_requires_grad=*/false, input.scale,
+      /*num_splits_key=*/input.deterministic ? std::optional<int64_t>(1) : std::nullopt);
   return {std::get<0>(grads).squeeze(0).contiguous(), summed(std::get<1>(grads), input.k_Shd.size(1)),
           summed(std::get<2>(grads), input.v_Shd.size(1))};
+}
+
+HeadRows rows_of(const at::Tensor& x) {
+  return {x.const_data_ptr(), x.stride(0), x.stride(1)};
+}
+
+// Over the flash kernel's dq, which has been added in no particular order.
+void write_dq_in_order(const at::Tensor& dq, const at::Tensor& dout, const AttentionInput& input,
+                       const AttentionOutput& output, const Documents& documents) {
+  const at::Tensor& q = input.q_Shd;
+  cuda::attention_dq({.dq = dq.mutable_data_ptr(),
+                      .q = rows_of(q),
+                      .k = rows_of(input.k_Shd),
+                      .v = rows_of(input.v_Shd),
+                      .out = rows_of(output.out_Shd),
+                      .dout = rows_of(dout),
+                      .lse = output.lse_hS.const_data_ptr<float>(),
+                      .bounds = documents.bounds_on_device.const_data_ptr<int32_t>(),
+                      .num_documents = static_cast<int>(documents.bounds.size()) - 1,
+                      .tokens = static_cast<int>(q.size(0)),
+                      .heads = static_cast<int>(q.size(1)),
+                      .key_heads = static_cast<int>(input.k_Shd.size(1)),
+                      .head_dim = static_cast<int>(q.size(2)),
+                      .scale = static_cast<float>(input.scale)},
+                     current_cuda_stream(q));
 }
 
 }  // namespace
@@ -121,7 +148,10 @@ AttentionGradients attention_backward_cuda(const at::Tensor& dout_Shd, const Att
   const auto grads = at::_flash_attention_backward(
       dout_Shd, q, k, v, output.out_Shd, output.lse_hS, bounds, bounds, documents.longest, documents.longest,
       /*dropout_p=*/0.0, /*is_causal=*/true, no_rng_state, no_rng_state, input.scale);
-  return {std::get<0>(grads).contiguous(), std::get<1>(grads).contiguous(), std::get<2>(grads).contiguous()};
+  AttentionGradients result{std::get<0>(grads).contiguous(), std::get<1>(grads).contiguous(),
+                            std::get<2>(grads).contiguous()};
+  if (input.deterministic) write_dq_in_order(result.dq_Shd, dout_Shd, input, output, documents);
+  return result;
 }
 
 }  // namespace steppe::kernels

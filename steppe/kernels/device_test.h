@@ -49,20 +49,32 @@ inline double device_error(const at::Tensor& got, const at::Tensor& want) {
 
 using Tensors = std::vector<at::Tensor>;
 
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto bytes = [](const at::Tensor& x) { return x.contiguous().view({-1}).view(at::kByte); };
+  return a.sizes() == b.sizes() && bytes(a).equal(bytes(b));
+}
+
+// What a kernel leaves of the given tensors in copies of them on the device.
+inline Tensors run_on_device(const Tensors& tensors, const std::function<void(const Tensors&)>& kernel) {
+  Tensors on_device, results;
+  for (const auto& x : tensors) on_device.push_back(x.defined() ? to_device(x) : x);
+  kernel(on_device);
+  for (const auto& x : on_device) results.push_back(x.defined() ? to_host(x) : x);
+  return results;
+}
+
 // Runs a kernel on the given tensors and on copies on the device; then all of them must agree, written or
-// not, within `bound`; with bound 0, bit for bit.
+// not, within `bound`; with bound 0, bit for bit. A second time on the device, the bits must be the same.
 inline void expect_device_agrees(const Tensors& tensors, double bound,
                                  const std::function<void(const Tensors&)>& kernel) {
-  Tensors on_cpu, on_device;
-  for (const auto& x : tensors) {
-    on_cpu.push_back(copy_of(x));
-    on_device.push_back(x.defined() ? to_device(x) : x);
-  }
+  Tensors on_cpu;
+  for (const auto& x : tensors) on_cpu.push_back(copy_of(x));
   kernel(on_cpu);
-  kernel(on_device);
+  const auto on_device = run_on_device(tensors, kernel), again = run_on_device(tensors, kernel);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
-    const auto got = to_host(on_device[i]);
+    const auto& got = on_device[i];
+    EXPECT_TRUE(same_bits(got, again[i])) << "tensor " << i << " has other bits the second time";
     if (bound == 0) {
       EXPECT_TRUE(got.equal(on_cpu[i])) << "tensor " << i;
     } else {

@@ -11,8 +11,9 @@ namespace {
 
 ops::UlyssesShape shape_of(const LayerCall& call) {
   const auto& c = call.context.config;
-  return {c.num_attention_heads, c.num_key_value_heads,   c.head_dim,
-          c.attention_scale(),   call.row.tokens_of_rank, call.row.document_bounds};
+  return {c.num_attention_heads,     c.num_key_value_heads,   c.head_dim,
+          c.attention_scale(),       call.row.tokens_of_rank, call.row.document_bounds,
+          call.context.deterministic};
 }
 
 // The rows that QK-norm normalizes: heads, or the whole width.

@@ -37,6 +37,7 @@ struct LayerContext {
   ops::RoutingSource& routing;
   ops::DispatchOptions dispatch;
   int64_t mlp_tile_tokens = 0;  // of dense and shared-expert feed-forwards; 0: as many as their bytes hold
+  bool deterministic = true;    // attention's backward on CUDA
 };
 
 // What the attention half's backward reads.

@@ -66,6 +66,7 @@ StepConfig step_config(const recipe::RunConfig& run) {
   step.bias_update_rate = run.router.load_balancing == "expert_bias" ? run.router.bias_update_rate : 0;
   step.balance_coeff = run.router.aux_loss_coeff;
   step.router_z_coeff = run.router.z_loss_coeff;
+  step.deterministic = run.training.deterministic;
   step.skip_nonfinite = run.training.on_nonfinite == "skip";
   return step;
 }

@@ -40,7 +40,8 @@ Step::Step(const StepConfig& config, const model::ModelConfig& model, const layo
       gradients_(context, weights, link_),
       optimizer_(config.adamw, config.buckets, weights.state_options(), context, link_, weights.shards()),
       frequencies_(model::rotary_frequencies(model)),
-      layer_context_{context, model, groups, routing, config.dispatch, config.mlp_tile_tokens},
+      layer_context_{
+          context, model, groups, routing, config.dispatch, config.mlp_tile_tokens, config.deterministic},
       offload_(config.offload, context) {}
 
 StepResult Step::train(std::span<const data::Microbatch> micro_batches, double lr, int64_t step) {

@@ -41,6 +41,7 @@ struct StepConfig {
   double bias_update_rate = 0;  // > 0: auxiliary-loss-free balancing (Wang et al. 2024)
   double balance_coeff = 0;     // of each layer's load-balancing loss; 0: none
   double router_z_coeff = 0;    // of each layer's z-loss; 0: none
+  bool deterministic = true;    // the same bits on every run, on CUDA too
   bool skip_nonfinite = false;  // leave the weights alone when loss or gradient norm is not finite
 };
 

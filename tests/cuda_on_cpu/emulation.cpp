@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <span>
 #include <thread>
 #include <vector>
@@ -24,7 +26,7 @@ enum class State { kReady, kAtWarp, kAtBlock, kAtCluster, kDone };
 struct Fiber {
   State state = State::kDone;
   unsigned line = 0;   // of the barrier where it waits
-  uint32_t given = 0;  // to the lanes of its warp
+  uint64_t given = 0;  // to the lanes of its warp
   dim3 thread;
   bool begun = false;
   ucontext_t context;  // until it has begun
@@ -51,12 +53,39 @@ class Meeting {
   std::condition_variable all_;
 };
 
+// Each of 0 … size − 1 once: ascending, descending, or by a step that has no factor in common with size.
+class Order {
+ public:
+  Order() = default;
+  Order(unsigned size, uint32_t random) : size_(size) {
+    const unsigned kind = random % 4;
+    if (kind == 0) return;
+    step_ = kind == 1 ? size - 1 : random / 4 % size;
+    while (std::gcd(step_, size) != 1) ++step_;
+    first_ = kind == 1 ? size - 1 : random / 4 / size % size;
+  }
+  unsigned operator[](unsigned i) const {
+    return static_cast<unsigned>((first_ + uint64_t{i} * step_) % size_);
+  }
+
+ private:
+  unsigned size_ = 1, first_ = 0, step_ = 1;
+};
+
 struct Launch {
   dim3 grid, block, cluster;
   const std::function<void()>* body;
-  bool warps_descend = false, lanes_descend = false;
-  Meeting* blocks;            // of a cluster
+  Order clusters, warps, lanes;
+  Meeting* blocks = nullptr;  // of a cluster
   std::vector<char*> shared;  // by the block's rank in the cluster, where its thread's variables lie
+
+  // The first block of the i-th cluster to run.
+  dim3 cluster_at(unsigned i) const {
+    const dim3 clusters_along(grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z);
+    const unsigned at = clusters[i];
+    return dim3(at % clusters_along.x * cluster.x, at / clusters_along.x % clusters_along.y * cluster.y,
+                at / clusters_along.x / clusters_along.y * cluster.z);
+  }
 };
 
 // Thread-local variables lie at one distance from this one on every thread.
@@ -68,7 +97,7 @@ class Runner {
   void leave(State state, unsigned line);
   Fiber& current() { return *current_; }
   const Launch& launch() const { return *launch_; }
-  const std::array<uint32_t, kWarp>& values_of_warp() const {
+  const std::array<uint64_t, kWarp>& values_of_warp() const {
     return values_[static_cast<size_t>(current_ - fibers_.data()) / kWarp];
   }
 
@@ -80,7 +109,7 @@ class Runner {
   void release_block();
 
   std::vector<Fiber> fibers_;
-  std::vector<std::array<uint32_t, kWarp>> values_;
+  std::vector<std::array<uint64_t, kWarp>> values_;
   size_t size_ = 0;
   Fiber* current_ = nullptr;
   const Launch* launch_ = nullptr;
@@ -136,8 +165,8 @@ void Runner::run_warp(size_t warp) {
   const size_t first = warp * kWarp, size = std::min<size_t>(kWarp, size_ - first);
   const auto lanes = std::span(fibers_).subspan(first, size);
   while (true) {
-    for (size_t i = 0; i < size; ++i) {
-      Fiber& fiber = lanes[launch_->lanes_descend ? size - 1 - i : i];
+    for (unsigned i = 0; i < size; ++i) {
+      Fiber& fiber = lanes[size == kWarp ? launch_->lanes[i] : i];
       if (fiber.state == State::kReady) resume(fiber);
     }
     if (std::ranges::any_of(lanes, [](const Fiber& f) { return f.state != State::kAtWarp; })) return;
@@ -175,7 +204,7 @@ void Runner::run_block(const Launch& launch, dim3 at, unsigned rank) {
   cluster_size = launch.cluster.count();
   const size_t num_warps = (size_ + kWarp - 1) / kWarp;
   while (true) {
-    for (size_t i = 0; i < num_warps; ++i) run_warp(launch.warps_descend ? num_warps - 1 - i : i);
+    for (unsigned i = 0; i < num_warps; ++i) run_warp(launch.warps[i]);
     if (std::ranges::all_of(std::span(fibers_).first(size_),
                             [](const Fiber& f) { return f.state == State::kDone; }))
       return;
@@ -193,10 +222,10 @@ void run_clusters(Launch& launch) {
     const dim3 cluster = launch.cluster,
                inside(rank % cluster.x, rank / cluster.x % cluster.y, rank / cluster.x / cluster.y);
     blocks.wait_for_all();
-    for (unsigned z = 0; z < launch.grid.z; z += cluster.z)
-      for (unsigned y = 0; y < launch.grid.y; y += cluster.y)
-        for (unsigned x = 0; x < launch.grid.x; x += cluster.x)
-          runner.run_block(launch, dim3(x + inside.x, y + inside.y, z + inside.z), rank);
+    for (unsigned i = 0; i < launch.grid.count() / size; ++i) {
+      const dim3 first = launch.cluster_at(i);
+      runner.run_block(launch, dim3(first.x + inside.x, first.y + inside.y, first.z + inside.z), rank);
+    }
   };
   std::vector<std::jthread> threads;
   for (unsigned rank = 0; rank < size; ++rank) threads.emplace_back(run_rank, rank);
@@ -218,13 +247,14 @@ void run(dim3 grid, dim3 block, dim3 cluster, const std::function<void()>& body)
   expect(cluster.count() <= kMostClusterBlocks, "more blocks than a cluster has");
   expect(grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0,
          "a grid that its clusters do not divide");
-  static unsigned num_launches = 0;
-  const unsigned order = num_launches++ * 2654435761u >> 16;  // scattered, and the same in every run
-  Launch launch{grid, block, cluster, &body, (order & 1) != 0, (order & 2) != 0, nullptr, {}};
+  static std::mt19937 random(1);
+  const auto order = [](unsigned size) { return Order(size, static_cast<uint32_t>(random())); };
+  Launch launch{grid, block, cluster, &body};
+  launch.clusters = order(grid.count() / cluster.count());
+  launch.warps = order((block.count() + kWarp - 1) / kWarp);
+  launch.lanes = order(kWarp);
   if (cluster.count() > 1) return run_clusters(launch);
-  for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) runner.run_block(launch, dim3(x, y, z), 0);
+  for (unsigned i = 0; i < grid.count(); ++i) runner.run_block(launch, launch.cluster_at(i), 0);
 }
 
 void wait_for_block(unsigned line) {
@@ -235,7 +265,7 @@ void wait_for_cluster() {
   runner.leave(State::kAtCluster, 0);
 }
 
-const std::array<uint32_t, kWarp>& exchange_in_warp(uint32_t value, unsigned line) {
+const std::array<uint64_t, kWarp>& exchange_in_warp(uint64_t value, unsigned line) {
   runner.current().given = value;
   runner.leave(State::kAtWarp, line);
   return runner.values_of_warp();

@@ -1,8 +1,9 @@
 // Runs CUDA kernels on a CPU, so that their arithmetic, their indices and their barriers can be tested where
 // there is no GPU. Every thread of a block is a fiber. A warp runs as far as it gets before the next one
-// does, and launches take warps and lanes in ascending or descending order, so that a missing barrier changes
-// results. The blocks of a grid run one after the other; those of a cluster at once, each on a thread of its
-// own.
+// does. The blocks of a grid run one after the other; those of a cluster at once, each on a thread of its
+// own. Every launch takes blocks, warps and lanes in orders of its own: ascending, descending or scattered,
+// the same in every run of the program. So a missing barrier changes results, and a kernel whose bits depend
+// on who comes first has other bits the next time.
 //
 // Aborts, saying where, when a block can go no further: threads that wait at different barriers, or a warp
 // that a lane has left before the others exchange values.
@@ -40,7 +41,7 @@ void run(dim3 grid, dim3 block, dim3 cluster, const std::function<void()>& body)
 void wait_for_block(unsigned line);
 void wait_for_cluster();
 // Every lane's value, once all have given one.
-const std::array<uint32_t, kWarp>& exchange_in_warp(uint32_t value, unsigned line);
+const std::array<uint64_t, kWarp>& exchange_in_warp(uint64_t value, unsigned line);
 // The place in the shared memory of another block of the cluster.
 void* shared_of_block(void* mine, unsigned rank);
 

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "steppe/kernels/device_test.h"
@@ -41,6 +43,26 @@ TEST(CudaOnCpu, BlocksOfAClusterMeetAndSeeOneAnother) {
   });
   EXPECT_EQ(arrived, 2 * 4 * 64);
   EXPECT_EQ(too_early, 0);
+}
+
+// By what device_test.h finds it in a kernel: bits that differ from one launch to the next.
+TEST(CudaOnCpu, BlocksWarpsAndLanesComeInAnyOrder) {
+  std::set<std::vector<unsigned>> blocks, warps, lanes;
+  for (int launch = 0; launch < 12; ++launch) {
+    std::vector<unsigned> order_of_blocks, order_of_warps, order_of_lanes;
+    run({3, 2}, 256, {}, [&] {
+      if (threadIdx.x == 0) order_of_blocks.push_back(blockIdx.x + 3 * blockIdx.y);
+      if (blockIdx.x + blockIdx.y == 0 && threadIdx.x % kWarp == 0)
+        order_of_warps.push_back(threadIdx.x / kWarp);
+      if (blockIdx.x + blockIdx.y == 0 && threadIdx.x < kWarp) order_of_lanes.push_back(threadIdx.x);
+    });
+    blocks.insert(order_of_blocks), warps.insert(order_of_warps), lanes.insert(order_of_lanes);
+    for (auto* order : {&order_of_blocks, &order_of_warps, &order_of_lanes}) {
+      std::ranges::sort(*order);
+      for (unsigned i = 0; i < order->size(); ++i) EXPECT_EQ((*order)[i], i);
+    }
+  }
+  for (const auto* orders : {&blocks, &warps, &lanes}) EXPECT_GE(orders->size(), 3u);
 }
 
 TEST(CudaOnCpuDeathTest, KernelsThatWouldHangAbort) {

@@ -139,9 +139,9 @@ UlyssesGradients ulysses_attention_backward(const OpContext& context, comm::Comm
                               10 * attention_pairs(shape.document_bounds) * deal.heads_each() * d);
   const int64_t n = dout_nh.size(0), width = deal.heads_each() * d;
   if (degree == 1) {
-    const auto grads =
-        kernels::attention_backward(dout_nh.view({n, shape.num_heads, d}), saved.q_Shd, saved.k_Shd,
-                                    saved.v_Shd, saved.output, shape.document_bounds, shape.scale);
+    const auto grads = kernels::attention_backward(dout_nh.view({n, shape.num_heads, d}), saved.q_Shd,
+                                                   saved.k_Shd, saved.v_Shd, saved.output,
+                                                   shape.document_bounds, shape.scale, shape.deterministic);
     saved = {};
     return {grads.dq_Shd, grads.dk_Shd, grads.dv_Shd};
   }
@@ -153,9 +153,9 @@ UlyssesGradients ulysses_attention_backward(const OpContext& context, comm::Comm
     }
     comm::all_to_all_rows(group, dout_S, packed, shape.tokens_of_rank, repeated(n, degree)).wait();
   }
-  auto grads =
-      kernels::attention_backward(dout_S.view({total, deal.heads_each(), d}), saved.q_Shd, saved.k_Shd,
-                                  saved.v_Shd, saved.output, shape.document_bounds, shape.scale);
+  auto grads = kernels::attention_backward(dout_S.view({total, deal.heads_each(), d}), saved.q_Shd,
+                                           saved.k_Shd, saved.v_Shd, saved.output, shape.document_bounds,
+                                           shape.scale, shape.deterministic);
   saved = {};
   dout_S.reset();
   const int64_t kv_width = deal.kv_heads_each() * d;

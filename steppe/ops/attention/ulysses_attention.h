@@ -10,8 +10,8 @@
 // S·(hq/D + 2·hk')·d values where D > 1 (hk' = key-value heads a rank gets), the kernel's outputs and
 // scratch, and n·hq·d values as they came home, beside the result; the same in backward for the gradients.
 // With D = 1 nothing but the kernel's own. Wire per rank: out ((D−1)·n·(hq/D + 2·hk') + (S−n)·hq/D)·d values
-// forward, ((D−1)·n·hq/D + (S−n)·(hq/D + 2·hk'))·d backward. Deterministic. Source: DeepSpeed-Ulysses, Jacobs
-// et al. 2023.
+// forward, ((D−1)·n·hq/D + (S−n)·(hq/D + 2·hk'))·d backward. As deterministic as its kernel. Source:
+// DeepSpeed-Ulysses, Jacobs et al. 2023.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,7 @@ struct UlyssesShape {
   double scale = 0;
   std::vector<int64_t> tokens_of_rank;       // D entries: the shards of the row, in order
   std::span<const int64_t> document_bounds;  // of the whole row: cumulative, 0 … S
+  bool deterministic = true;                 // kernels::attention_backward's
 };
 
 // What the backward reads; `q, k, v` are views of the callers' tensors when D = 1.

@@ -78,14 +78,14 @@ T __shfl_xor_sync(unsigned lanes, T value, int step,
   static_assert(sizeof(T) == 4);
   cuda_on_cpu::expect(lanes == ~0u, "a shuffle of some lanes only");
   const auto& values = cuda_on_cpu::exchange_in_warp(std::bit_cast<uint32_t>(value), where.line());
-  return std::bit_cast<T>(values[cuda_on_cpu::lane ^ step]);
+  return std::bit_cast<T>(static_cast<uint32_t>(values[cuda_on_cpu::lane ^ step]));
 }
 inline unsigned __ballot_sync(unsigned lanes, bool mine,
                               std::source_location where = std::source_location::current()) {
   cuda_on_cpu::expect(lanes == ~0u, "a ballot of some lanes only");
   const auto& values = cuda_on_cpu::exchange_in_warp(mine, where.line());
   unsigned ballot = 0;
-  for (int lane = 0; lane < cuda_on_cpu::kWarp; ++lane) ballot |= values[lane] << lane;
+  for (int lane = 0; lane < cuda_on_cpu::kWarp; ++lane) ballot |= static_cast<unsigned>(values[lane]) << lane;
   return ballot;
 }
 // The threads of one launch take turns.
