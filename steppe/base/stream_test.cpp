@@ -3,20 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <filesystem>
 #include <future>
 #include <numeric>
 #include <vector>
 
 #include "steppe/base/error.h"
+#include "steppe/base/live_threads.h"
 
 namespace steppe {
 namespace {
-
-int64_t num_threads() {
-  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
-}
 
 template <class Call>
 std::string message_of(Call call) {
@@ -122,7 +117,7 @@ TEST(Stream, ErrorsSurfaceAtTheWaitAndWorkBehindThemIsSkipped) {
 }
 
 TEST(Stream, EndsItsWorkBeforeItIsGone) {
-  const auto threads = num_threads();
+  const auto threads = num_live_threads();
   std::atomic<int> count = 0;
   Event event;
   for (int i = 0; i < 200; ++i) {
@@ -134,7 +129,7 @@ TEST(Stream, EndsItsWorkBeforeItIsGone) {
   }
   EXPECT_EQ(count, 1000);
   EXPECT_TRUE(event.done());  // outlives its stream
-  EXPECT_EQ(num_threads(), threads);
+  EXPECT_EQ(num_live_threads(), threads);
 }
 
 TEST(Stream, ReleasesWorkBeforeTheEventBehindIt) {

@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <thread>
 
+#include "steppe/base/live_threads.h"
 #include "steppe/memory/scope.h"
 
 namespace steppe::offload {
@@ -15,11 +15,6 @@ using memory::Category;
 using memory::Domain;
 
 constexpr int64_t kLayers = 6;
-
-int64_t num_threads() {
-  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
-}
 
 int64_t host_bytes(Category category) {
   return memory::current_ledger().live_by_category(Domain::kHost)[static_cast<size_t>(category)];
@@ -37,23 +32,23 @@ OffloadConfig config_of(int64_t boundary_bytes, int64_t output_bytes) {
 TEST(ActivationOffload, TakesItsArenasOnceAndGivesThemBack) {
   const ops::OpContext context{at::kCPU, at::kFloat, nullptr};
   std::thread([] {}).join();  // with the first one a sanitizer may start a thread of its own
-  const auto threads = num_threads();
+  const auto threads = num_live_threads();
   {
     const ActivationOffload offload(config_of(1000, 3000), context);
     EXPECT_EQ(host_bytes(Category::kBoundary), 1000);
     EXPECT_EQ(host_bytes(Category::kSaved), 3000);
-    EXPECT_EQ(num_threads(), threads + 2);
+    EXPECT_EQ(num_live_threads(), threads + 2);
   }
   EXPECT_EQ(memory::current_ledger().live_bytes(Domain::kHost), 0);
-  EXPECT_EQ(num_threads(), threads);
+  EXPECT_EQ(num_live_threads(), threads);
 }
 
 TEST(ActivationOffload, WhereNothingLeavesThereIsNothing) {
   const ops::OpContext context{at::kCPU, at::kFloat, nullptr};
-  const auto threads = num_threads();
+  const auto threads = num_live_threads();
   const ActivationOffload offload({}, context);
   EXPECT_EQ(memory::current_ledger().live_bytes(Domain::kHost), 0);
-  EXPECT_EQ(num_threads(), threads);
+  EXPECT_EQ(num_live_threads(), threads);
   EXPECT_EQ(offload.boundary_placement(), Placement::kDevice);
   EXPECT_FALSE(offload.keeps_attention_output(3));
 }

@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <future>
 #include <random>
 
 #include "steppe/base/error.h"
+#include "steppe/base/live_threads.h"
 #include "steppe/memory/scope.h"
 
 namespace steppe::offload {
@@ -48,11 +48,6 @@ constexpr int64_t bytes_of(int64_t tokens) {
 
 int64_t live_boundaries(Domain domain = Domain::kDevice) {
   return memory::current_ledger().live_by_category(domain)[static_cast<int>(Category::kBoundary)];
-}
-
-int64_t num_threads() {
-  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
 }
 
 struct Pass {
@@ -231,7 +226,7 @@ TEST(SavedStore, AThousandPassesLeaveNothingBehind) {
   auto link = threads();
   memory::Ledger ledger;
   const memory::LedgerBinding binding(ledger);
-  const auto threads_before = num_threads();
+  const auto threads_before = num_live_threads();
   int thrown = 0, copies_failed = 0;
   for (int i = 0; i < 1000; ++i) {
     const int64_t num_layers = 1 + static_cast<int64_t>(random() % 7);
@@ -264,7 +259,7 @@ TEST(SavedStore, AThousandPassesLeaveNothingBehind) {
     link.to_host.synchronize(), link.to_device.synchronize();  // no error is left in them
   }
   EXPECT_EQ(ledger.num_live_blocks(), 0);
-  EXPECT_EQ(num_threads(), threads_before);
+  EXPECT_EQ(num_live_threads(), threads_before);
   EXPECT_GT(thrown, 100);
   EXPECT_GT(copies_failed, 100);
 }

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <random>
 
 #include "steppe/base/error.h"
+#include "steppe/base/live_threads.h"
 #include "steppe/memory/scope.h"
 #include "steppe/train/configure.h"
 #include "tests/training/small_run.h"
@@ -243,11 +243,6 @@ struct Injected : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-int64_t num_threads() {
-  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
-}
-
 // A step that is thrown out of at any phase leaves nothing behind, and the next one is as if it had not been.
 TEST(Offload, InterruptedStepsLeaveNothingBehind) {
   std::mt19937 random(23);
@@ -264,7 +259,7 @@ TEST(Offload, InterruptedStepsLeaveNothingBehind) {
           auto& ledger = memory::current_ledger();
           const auto live = ledger.live_by_category();
           const auto host = ledger.live_bytes(Domain::kHost);
-          const auto threads = num_threads();
+          const auto threads = num_live_threads();
           const auto batch = uneven_batch(run, i, 0);
           const double expected = rank.step.accumulate(batch).loss;
           for (int attempt = 0; attempt < 3; ++attempt) {
@@ -279,7 +274,7 @@ TEST(Offload, InterruptedStepsLeaveNothingBehind) {
             }
             EXPECT_EQ(ledger.live_by_category(), live);
             EXPECT_EQ(ledger.live_bytes(Domain::kHost), host);
-            EXPECT_EQ(num_threads(), threads);
+            EXPECT_EQ(num_live_threads(), threads);
           }
           rank.step.on_phase([] {});
           EXPECT_EQ(rank.step.accumulate(batch).loss, expected);
