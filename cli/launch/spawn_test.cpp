@@ -222,7 +222,7 @@ TEST_F(Jobs, NoRankOutlivesAKilledParent) {
   EXPECT_EQ(left_behind().size(), 3u);
   ::kill(parent, SIGKILL);
   EXPECT_EQ(wait(parent), 1000 + SIGKILL);
-  for (int i = 0; i < 100 && !left_behind().empty(); ++i) std::this_thread::sleep_for(milliseconds(50));
+  for (int i = 0; i < 1000 && !left_behind().empty(); ++i) std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(left_behind().size(), 0u);
 }
 
