@@ -87,7 +87,7 @@ def test_phases_of_a_step_are_in_its_marks(folder):
 
 
 def _dom(browser, page, profile):
-    """The page's elements at its load event, by when it must be drawn, and what its scripts complained about."""
+    """The page's elements at its load event, when it must be drawn, and what its scripts complained about."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     command += [f"--user-data-dir={profile}", "--window-size=1280,1000"]
     command += ["--enable-logging=stderr", "--dump-dom", page.as_uri()]
@@ -111,7 +111,7 @@ def test_the_page_draws_itself_in_a_browser(browser, page, folder, tmp_path):
 
 
 def test_the_page_is_drawn_before_the_first_frame(browser, page, tmp_path):
-    """A busy machine's browser may give none before the page is printed or dumped: no observer is ever called."""
+    """A busy machine's browser may give none before it prints or dumps the page: no observer is called."""
     frameless = tmp_path / "frameless.html"
     script = "<script>window.ResizeObserver = class { observe() {} };</script>"
     frameless.write_text(page.read_text().replace("<script", script + "<script", 1))
