@@ -73,7 +73,7 @@ struct LayerWeights {
   DenseViews dense;
   ops::ExpertWeights experts;
 };
-struct LayerGradients {  // fp32, accumulated
+struct LayerGradients {  // accumulated: fp32, those of experts as they are stored
   DenseViews dense;
   ops::ExpertGradients experts;
 };

@@ -80,9 +80,10 @@ void add_pass(const Sizes& s, bool backward, Terms& terms) {
   terms.add("weights of foreign experts", "helped·3H·I·b", Category::kGathered,
             s.expected.helped * expert_weights(s) * s.b, s.guaranteed.helped * expert_weights(s) * s.b);
   if (!backward) return;
-  terms.add("gradients of foreign experts", "4·helped·3H·I", Category::kGrads,
-            4 * s.expected.helped * expert_weights(s), 4 * s.guaranteed.helped * expert_weights(s));
-  if (!s.fp32()) {
+  terms.add("gradients of foreign experts", s.narrow_gradients() ? "2·helped·3H·I" : "4·helped·3H·I",
+            Category::kGrads, s.g * s.expected.helped * expert_weights(s),
+            s.g * s.guaranteed.helped * expert_weights(s));
+  if (s.b < s.g) {
     terms.add("product of a weight gradient", "2I·H·b", Category::kGrads, 2 * s.I * s.H * s.b);
   }
 }

@@ -35,8 +35,10 @@ int64_t owned(const Sizes& s) {
          num_tables(s) * table_unit(s) * s.P / s.W - s.frozen;
 }
 
-int64_t frozen_elements(const train::RankShape& shape, const optim::StateOptions& state) {
-  if (state.rules.freeze.empty()) return 0;
+int64_t frozen_elements(const train::RankShape& shape, const optim::StateOptions& given) {
+  if (given.rules.freeze.empty()) return 0;
+  optim::StateOptions state;  // of any dtypes: elements are counted
+  state.rules = given.rules;
   memory::Ledger apart;
   const memory::LedgerBinding binding(apart);
   auto groups = comm::make_shape_only_groups(shape.layout);
@@ -70,6 +72,14 @@ bool masters_double(const Sizes& s) {
   return s.state.masters_are_working(s.fp32() ? at::kFloat : at::kBFloat16);
 }
 
+namespace {
+
+const char* accumulators_formula(const Sizes& s) {
+  return s.narrow_gradients() ? "2·(Θd/W+Θe/Ep+Θv/P)" : "4·(Θd/W+Θe/Ep+Θv/P)";
+}
+
+}  // namespace
+
 void add_persistent(const Sizes& s, Terms& terms) {
   const int64_t dense = dense_of_all_layers(s) + norm_unit(s), experts = num_moe_layers(s) * expert_unit(s),
                 vocab = num_tables(s) * table_unit(s);
@@ -78,8 +88,8 @@ void add_persistent(const Sizes& s, Terms& terms) {
   terms.add("vocabulary weights", "b·Θv/P", Category::kWeights, s.b * vocab);
   terms.add("expert biases", "4·L·E", Category::kWeights, 4 * num_moe_layers(s) * s.E);
   if (!s.state.host_gradients) {
-    terms.add("gradient accumulators", "4·(Θd/W+Θe/Ep+Θv/P)", Category::kGrads,
-              4 * (dense / s.W + experts + vocab));
+    terms.add("gradient accumulators", accumulators_formula(s), Category::kGrads,
+              s.g * (dense / s.W + experts + vocab));
   }
   if (s.state.on_host()) return;
   terms.add(masters_double(s) ? "moments (weights are the masters)" : "masters and moments",
@@ -95,12 +105,12 @@ void add_host(const Sizes& s, Terms& terms) {
                   2 * moment_bytes(s) * owned(s));
   }
   if (s.state.host_gradients) {
-    terms.add("gradient accumulators", "4·(Θd/W+Θe/Ep+Θv/P)", Category::kGrads,
-              memory::HostArena::kAlignment + 4 * accumulated(s));
+    terms.add("gradient accumulators", accumulators_formula(s), Category::kGrads,
+              memory::HostArena::kAlignment + s.g * accumulated(s));
   }
   if (s.state.placement == optim::Placement::kCpu) {
-    const int64_t bytes = (s.state.host_gradients ? 0 : 4) + (s.fp32() ? 0 : 2);
-    terms.add("optimizer staging", "s·β·6", Category::kStaging,
+    const int64_t bytes = (s.state.host_gradients ? 0 : s.g) + (s.fp32() ? 0 : 2);
+    terms.add("optimizer staging", "s·β·(2…6)", Category::kStaging,
               bucket_slots(s) * (bucket(s) * bytes + 2 * memory::HostArena::kAlignment));
   }
   terms.add("layer inputs", "offload.host_budget", Category::kBoundary, s.offload.boundary_host_bytes);

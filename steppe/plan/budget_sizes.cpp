@@ -114,6 +114,7 @@ Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& opti
   }
   return s;
 }
+  s.g = s.state.gradient_itemsize();
 
 int64_t dense_unit(const Sizes& s, int64_t layer) {
   const auto& m = s.shape.model;

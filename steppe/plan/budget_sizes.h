@@ -33,6 +33,7 @@ struct Sizes {
   int64_t num_documents = 1;  // of a row
   int64_t b = 2;              // bytes a value
   int64_t n = 0, row = 0;     // N, S
+  int64_t g = 4;              // of a gradient accumulator
   int64_t longest_document = 0;
   int64_t num_micro_batches = 1;
   int64_t W = 1, D = 1, Ep = 1, P = 1;
@@ -48,6 +49,7 @@ struct Sizes {
   bool fp32() const { return b == 4; }
   bool keeps_all() const { return step.recompute == train::Recompute::kNone; }
   offload::OutputPlacement output_of(int64_t layer) const {
+  bool narrow_gradients() const { return g < 4; }
     return offload.attention_outputs.empty() ? offload::OutputPlacement::kRecompute
                                              : offload.attention_outputs[layer];
   }

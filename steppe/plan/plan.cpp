@@ -96,7 +96,8 @@ StepWork work_of(const recipe::RunConfig& run, const DryRun& rank) {
   const auto itemsize = static_cast<int64_t>(c10::elementSize(train::compute_dtype(run)));
   const int64_t refreshed =
       rank.update.link_bytes[LinkDirection::kHostToDevice][LinkPurpose::kWeights] / itemsize;
-  work.host_update_bytes = host_update_bytes(run.optimizer, refreshed);
+  work.host_update_bytes =
+      host_update_bytes(run.optimizer, refreshed, train::state_options(run).gradient_itemsize());
   return work;
 }
 

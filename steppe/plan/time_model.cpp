@@ -50,26 +50,27 @@ StepTime step_time(const StepWork& work, const layout::LayoutConfig& layout, con
   return time;
 }
 
-double host_update_bytes(const recipe::OptimizerSection& optimizer, int64_t params) {
+double host_update_bytes(const recipe::OptimizerSection& optimizer, int64_t params,
+                         int64_t gradient_itemsize) {
   if (optimizer.placement != "cpu") return 0;
-  const int64_t state = 4 + 2 * moments_itemsize(optimizer), gradient = 4;
-  return static_cast<double>((2 * state + gradient) * params);
+  const int64_t state = 4 + 2 * moments_itemsize(optimizer);
+  return static_cast<double>((2 * state + gradient_itemsize) * params);
 }
 
-StepWork update_work(const recipe::OptimizerSection& optimizer, int64_t params, int64_t working_itemsize) {
+StepWork update_work(const recipe::OptimizerSection& optimizer, int64_t params, const ItemSizes& itemsizes) {
   StepWork work;
   auto& up = work.update.link_bytes[LinkDirection::kHostToDevice];
   auto& down = work.update.link_bytes[LinkDirection::kDeviceToHost];
-  const bool host_gradients = optimizer.gradients == "host", fp32 = working_itemsize == 4;
+  const bool host_gradients = optimizer.gradients == "host", fp32 = itemsizes.working == 4;
   if (optimizer.placement == "stream") {
     const int64_t state = (fp32 ? 0 : 4) + 2 * moments_itemsize(optimizer);  // fp32 weights are the masters
     up.add(LinkPurpose::kOptimizer, state * params);
     down.add(LinkPurpose::kOptimizer, state * params);
-    if (host_gradients) up.add(LinkPurpose::kGradients, 4 * params);
+    if (host_gradients) up.add(LinkPurpose::kGradients, itemsizes.gradient * params);
   } else if (optimizer.placement == "cpu") {
-    up.add(LinkPurpose::kWeights, working_itemsize * params);
-    if (!host_gradients) down.add(LinkPurpose::kGradients, 4 * params);
-    work.host_update_bytes = host_update_bytes(optimizer, params);
+    up.add(LinkPurpose::kWeights, itemsizes.working * params);
+    if (!host_gradients) down.add(LinkPurpose::kGradients, itemsizes.gradient * params);
+    work.host_update_bytes = host_update_bytes(optimizer, params, itemsizes.gradient);
   }
   return work;
 }

@@ -13,7 +13,8 @@
 //              working weights, beside the update
 //   host       what all ranks of a node read and write in its memory at half of its bandwidth: bytes over
 //              the link, and where the host updates (optimizer.placement = "cpu") 28 a parameter: master,
-//              moments and gradient read, master and moments written (20 with moments in bf16)
+//              moments and gradient read, master and moments written (20 with moments in bf16, and 2 less
+//              with gradients in bf16)
 //
 // Wires run at 70 %, those of its node for a group that fits into one. So `stream` moves 12 bytes a parameter
 // each way, 24 through the host's memory; `cpu` 4 down and 2 up, 34 through the host's memory: where many
@@ -40,9 +41,15 @@ struct StepTime {
 
 StepTime step_time(const StepWork& work, const layout::LayoutConfig& layout, const Hardware& hardware);
 
+// Bytes of a working weight and of its gradient.
+struct ItemSizes {
+  int64_t working = 2, gradient = 4;
+};
+
 // Bytes that the host's cores read and write to update so many parameters; 0 where the device updates.
-double host_update_bytes(const recipe::OptimizerSection& optimizer, int64_t params);
+double host_update_bytes(const recipe::OptimizerSection& optimizer, int64_t params,
+                         int64_t gradient_itemsize);
 // Counted bytes of the update alone, by formula: to compare placements without a dry run.
-StepWork update_work(const recipe::OptimizerSection& optimizer, int64_t params, int64_t working_itemsize);
+StepWork update_work(const recipe::OptimizerSection& optimizer, int64_t params, const ItemSizes& itemsizes);
 
 }  // namespace steppe::plan

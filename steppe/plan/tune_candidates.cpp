@@ -140,7 +140,8 @@ double update_seconds(const TuneProblem& problem, const recipe::RunConfig& run, 
   const int64_t params = problem.model.num_parameters() / problem.world_size;
   const auto itemsize = static_cast<int64_t>(c10::elementSize(train::compute_dtype(run)));
   const auto layout = train::layout_config(run, problem.world_size);
-  return step_time(update_work(optimizer, params, itemsize), layout, problem.hardware).update;
+  const ItemSizes itemsizes{itemsize, train::state_options(run).gradient_itemsize()};
+  return step_time(update_work(optimizer, params, itemsizes), layout, problem.hardware).update;
 }
 
 Sizes RoutedSizes::sizes_of(const recipe::RunConfig& run, const DryRunOptions& options) {

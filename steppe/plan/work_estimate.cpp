@@ -68,9 +68,9 @@ void add_weights(const Sizes& s, const Volume& v, Tally<WirePurpose>& wire) {
   const int64_t dense = sent(dense_of_all_layers(s), s.W);
   wire.add(WirePurpose::kWeights, 2 * v.micro_batches * dense * s.b);
   wire.add(WirePurpose::kGradients, v.micro_batches * dense * s.b);
-  // Gradients in fp32 to their owners, working weights back.
+  // Gradients to their owners, working weights back.
   const int64_t experts = num_moe_layers(s) * expert_unit(s), tables = num_tables(s) * table_unit(s);
-  wire.add(WirePurpose::kReplicas, (4 + s.b) * (sent(experts, s.W / s.Ep) + sent(tables, s.W / s.P)));
+  wire.add(WirePurpose::kReplicas, (s.g + s.b) * (sent(experts, s.W / s.Ep) + sent(tables, s.W / s.P)));
 }
 
 void add_copies(const recipe::RunConfig& run, const Sizes& s, const Volume& v, LinkTally& link) {
@@ -83,17 +83,17 @@ void add_copies(const recipe::RunConfig& run, const Sizes& s, const Volume& v, L
     link[way].add(LinkPurpose::kSaved, outputs * output);
   }
   if (run.optimizer.gradients != "host") return;
-  const int64_t gradients = 4 * accumulated(s);
+  const int64_t gradients = s.g * accumulated(s);
   link[LinkDirection::kHostToDevice].add(LinkPurpose::kGradients, (v.micro_batches - 1) * gradients);
   link[LinkDirection::kDeviceToHost].add(LinkPurpose::kGradients,
-                                         (v.micro_batches - 1) * gradients + 4 * owned(s));
+                                         (v.micro_batches - 1) * gradients + s.g * owned(s));
 }
 
 }  // namespace
 
 StepWork estimated_work(const recipe::RunConfig& run, const Sizes& s) {
   const auto volume = volume_of(run, s);
-  auto work = update_work(run.optimizer, owned(s), s.b);
+  auto work = update_work(run.optimizer, owned(s), {s.b, s.g});
   work.update.flops.add(FlopKind::kOptimizer, kernels::kAdamWFlops * owned(s));
   add_products(run, s, volume, work.passes.flops);
   add_exchanges(s, volume, work.passes.wire_bytes);

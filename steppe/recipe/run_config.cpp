@@ -103,7 +103,7 @@ RunConfig read_run_config(Recipe& recipe) {
   config.activation_checkpoint = read_activation_checkpoint_section(recipe);
   config.offload = read_offload_section(recipe, config.activation_checkpoint.mode);
   config.optimizer = read_optimizer_section(recipe);
-  config.training = read_training_section(recipe);
+  config.training = read_training_section(recipe, config.model.compute_dtype);
   config.lr_scheduler = read_scheduler_section(recipe, config.training.steps);
   config.data = read_data_section(recipe);
   config.validation = read_validation_section(recipe);

@@ -148,7 +148,7 @@ TEST(RunConfig, BadValuesNameKeyValueAndPlace) {
       {"training.seq_length=0", "at least 1"},
       {"training.global_batch_size=0", "at least 1"},
       {"training.gradient_accumulation_steps=0", "at least 1"},
-      {"training.gradient_dtype=bfloat16", "must be \"float32\""},
+      {"training.gradient_dtype=float16", "\"float32\", \"bfloat16\""},
       {"training.seed=-1", "at least 0"},
       {"training.deterministic=maybe", "true or false"},
       {"training.on_nonfinite=ignore", "\"stop\", \"skip\""},
@@ -179,6 +179,12 @@ TEST(RunConfig, KeysThatContradictEachOther) {
         config_of(kLeast, {"training.global_batch_size=8", "training.gradient_accumulation_steps=2"});
       },
       {"training.gradient_accumulation_steps = 2 (--set)", "training.global_batch_size = 8", "keep one"});
+  expect_message<ValueError>(
+      [] {
+        config_of(kLeast, {"training.gradient_dtype=bfloat16", "model.compute_dtype=float32"});
+      },
+      {"training.gradient_dtype = \"bfloat16\" (--set)", "must be \"float32\"",
+       "model.compute_dtype = \"float32\"", "fewer bits than the weights"});
   expect_message<ValueError>(
       [] {
         config_of(kLeast, {"model.num_experts=4", "model.num_experts_per_tok=5"});

@@ -13,7 +13,8 @@ OffloadSection read_offload_section(Recipe& recipe, const std::string& mode);
 OptimizerSection read_optimizer_section(Recipe& recipe);
 // `steps` is training.steps, of which warm-up and decay may be shares.
 SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps);
-TrainingSection read_training_section(Recipe& recipe);
+// `compute_dtype` is model.compute_dtype.
+TrainingSection read_training_section(Recipe& recipe, const std::string& compute_dtype);
 DataSection read_data_section(Recipe& recipe);
 ValidationSection read_validation_section(Recipe& recipe);
 CheckpointSection read_checkpoint_section(Recipe& recipe, const std::string& run_folder);

@@ -45,7 +45,7 @@ SchedulerSection read_scheduler_section(Recipe& recipe, std::int64_t steps) {
   return scheduler;
 }
 
-TrainingSection read_training_section(Recipe& recipe) {
+TrainingSection read_training_section(Recipe& recipe, const std::string& compute_dtype) {
   TrainingSection training;
   training.steps =
       recipe.required_integer("training.steps", "optimizer steps of the whole run, unless training.epochs");
@@ -70,7 +70,11 @@ TrainingSection read_training_section(Recipe& recipe) {
     training.gradient_accumulation_steps = integer_at_least(recipe, accumulation_key, 1, 1);
   }
 
-  training.gradient_dtype = recipe.choice("training.gradient_dtype", {{"float32"}, {"bfloat16"}});
+  training.gradient_dtype = recipe.choice("training.gradient_dtype", {{"float32", "bfloat16"}, {}});
+  recipe.check(training.gradient_dtype == "float32" || compute_dtype == "bfloat16", "training.gradient_dtype",
+               fmt::format("must be \"float32\" with model.compute_dtype = \"{}\": gradients are not kept in "
+                           "fewer bits than the weights",
+                           compute_dtype));
   training.seed = integer_at_least(recipe, "training.seed", 0, training.seed);
   training.deterministic = recipe.flag("training.deterministic", training.deterministic);
   training.on_nonfinite = recipe.choice("training.on_nonfinite", {{"stop", "skip"}, {}});

@@ -79,6 +79,7 @@ optim::StateOptions state_options(const recipe::RunConfig& run) {
                                               : optim::Placement::kResident;
   state.host_gradients = o.gradients == "host";
   state.moments_dtype = o.moments_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  state.gradient_dtype = run.training.gradient_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   state.rules.lr = o.lr;
   state.rules.freeze = o.freeze;
   for (const auto& group : o.groups)

@@ -91,16 +91,34 @@ TEST(LinkBytes, AnUpdateOnTheHostTakesGradientsAndGivesWeights) {
 }
 
 // Down once a micro-batch, up once for every one but the first: the accumulators of all that a rank holds
-// (with E_p = P = W each parameter once); the last time the owned part alone.
+// (with E_p = P = W each parameter once); the last time the owned part alone. Half as many in bf16.
 TEST(LinkBytes, GradientsOnTheHostTravelOnceAMicroBatch) {
-  for (const int64_t micro_batches : {1, 2, 5}) {
-    const auto sums = sums_of(layout(
-        2, {"optimizer.placement=stream", "optimizer.gradients=host", "parallelism.vocab_parallel_degree=2",
-            "training.global_batch_size=" + std::to_string(2 * micro_batches)}));
-    EXPECT_EQ(sums.passes.link_bytes[kDown][LinkPurpose::kGradients], 4 * sums.params * micro_batches);
-    EXPECT_EQ(sums.passes.link_bytes[kUp][LinkPurpose::kGradients], 4 * sums.params * (micro_batches - 1));
-    EXPECT_EQ(sums.update.link_bytes[kUp][LinkPurpose::kGradients], 4 * sums.params);
+  for (const auto& [dtype, bytes] : {std::pair{"float32", 4}, {"bfloat16", 2}}) {
+    for (const int64_t micro_batches : {1, 2, 5}) {
+      const auto sums = sums_of(
+          layout(2, {"optimizer.placement=stream", "optimizer.gradients=host",
+                     "parallelism.vocab_parallel_degree=2", std::string("training.gradient_dtype=") + dtype,
+                     "training.global_batch_size=" + std::to_string(2 * micro_batches)}));
+      const int64_t once = bytes * sums.params;
+      EXPECT_EQ(sums.passes.link_bytes[kDown][LinkPurpose::kGradients], once * micro_batches);
+      EXPECT_EQ(sums.passes.link_bytes[kUp][LinkPurpose::kGradients], once * (micro_batches - 1));
+      EXPECT_EQ(sums.update.link_bytes[kUp][LinkPurpose::kGradients], once);
+    }
   }
+}
+
+// Gradients of experts and vocabulary shards go to their owners in the accumulators' dtype, and working
+// weights come back.
+TEST(LinkBytes, SumsOverReplicasSendWhatIsStored) {
+  const auto sent = [](const char* dtype) {
+    const auto sums = sums_of(
+        layout(2, {std::string("training.gradient_dtype=") + dtype, "parallelism.expert_parallel_degree=1"}));
+    return std::pair{sums.passes.wire_bytes[WirePurpose::kReplicas],
+                     sums.update.wire_bytes[WirePurpose::kReplicas]};
+  };
+  const auto [wide, refreshed] = sent("float32");
+  EXPECT_GT(wide, 0);
+  EXPECT_EQ(sent("bfloat16"), std::pair(wide / 2, refreshed));
 }
 
 TEST(LinkBytes, BoundariesGoAndComeOnceAMicroBatch) {
@@ -140,18 +158,19 @@ TEST(LinkBytes, AttentionOutputsGoWithTheirLogSumExp) {
 
 // What the search compares placements by is what a dry run counts.
 TEST(LinkBytes, OfAnUpdateByFormulaAreThoseCounted) {
-  for (const bool bf16 : {true, false}) {
+  for (const auto& [bf16, narrow] : {std::pair{true, false}, {true, true}, {false, false}}) {
     for (const char* placement : {"resident", "cpu", "stream"}) {
       for (const char* gradients : {"device", "host"}) {
         if (placement[0] == 'r' && gradients[0] == 'h') continue;
         const auto planned =
             layout(2,
                    {std::string("optimizer.placement=") + placement,
-                    std::string("optimizer.gradients=") + gradients, "router.load_balancing=none"},
+                    std::string("optimizer.gradients=") + gradients, "router.load_balancing=none",
+                    std::string("training.gradient_dtype=") + (narrow ? "bfloat16" : "float32")},
                    bf16);
         const auto run = small_recipe(planned);
         const auto sums = sums_of(planned);
-        const auto by_formula = plan::update_work(run.optimizer, sums.params, bf16 ? 2 : 4);
+        const auto by_formula = plan::update_work(run.optimizer, sums.params, {bf16 ? 2 : 4, narrow ? 2 : 4});
         EXPECT_EQ(by_formula.update.link_bytes, sums.update.link_bytes) << placement << " " << gradients;
         EXPECT_EQ(sums.update.flops[FlopKind::kOptimizer], 16 * sums.params);
       }

@@ -73,11 +73,12 @@ TEST(TimeModel, RanksOfANodeShareItsMemory) {
 TEST(TimeModel, AHostThatUpdatesMovesTwentyEightBytesAParameter) {
   recipe::OptimizerSection optimizer;
   optimizer.placement = "cpu";
-  EXPECT_EQ(host_update_bytes(optimizer, 1000), 28'000);
+  EXPECT_EQ(host_update_bytes(optimizer, 1000, 4), 28'000);
+  EXPECT_EQ(host_update_bytes(optimizer, 1000, 2), 26'000);
   optimizer.moments_dtype = "bfloat16";
-  EXPECT_EQ(host_update_bytes(optimizer, 1000), 20'000);
+  EXPECT_EQ(host_update_bytes(optimizer, 1000, 4), 20'000);
   optimizer.placement = "stream";
-  EXPECT_EQ(host_update_bytes(optimizer, 1000), 0);
+  EXPECT_EQ(host_update_bytes(optimizer, 1000, 4), 0);
 }
 
 // Where a node's memory is shared by many, what moves least through it wins; a host of one's own behind a
@@ -86,7 +87,7 @@ TEST(TimeModel, StreamOrCpuIsAMatterOfLinkAndHost) {
   const auto seconds = [](const char* placement, const Hardware& hardware) {
     recipe::OptimizerSection optimizer;
     optimizer.placement = placement;
-    return time_of(update_work(optimizer, 1'000'000'000, 2), hardware).update;
+    return time_of(update_work(optimizer, 1'000'000'000, {}), hardware).update;
   };
   EXPECT_LT(seconds("stream", machine()), seconds("cpu", machine()));
   EXPECT_DOUBLE_EQ(seconds("cpu", machine()) / seconds("stream", machine()), 34.0 / 24.0);
@@ -108,7 +109,7 @@ TEST(TimeModel, PlansCountTheUpdateByItsPlacement) {
     const int64_t params = made.rank.update.flops[FlopKind::kOptimizer] / 16;
     EXPECT_GT(params, 10'000);
     const auto by_formula =
-        step_time(update_work(run.optimizer, params, 2), made.layout, made.hardware).update;
+        step_time(update_work(run.optimizer, params, {}), made.layout, made.hardware).update;
     return std::pair(made.step_seconds, by_formula);
   };
   const auto [resident, nothing] = plan_with("resident");

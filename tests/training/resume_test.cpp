@@ -50,7 +50,7 @@ struct Case {
   std::string dtype = "float32";
   bool async = true;
   std::string placement = "resident";
-  std::string gradients = "device", moments = "float32";
+  std::string gradients = "device", moments = "float32", gradient_dtype = "float32";
 };
 
 recipe::RunConfig config_of(const Case& one, const std::string& root, const std::string& name) {
@@ -67,6 +67,7 @@ recipe::RunConfig config_of(const Case& one, const std::string& root, const std:
   run.optimizer.lr = 3e-3;
   run.optimizer.placement = one.placement;
   run.optimizer.gradients = one.gradients, run.optimizer.moments_dtype = one.moments;
+  run.training.gradient_dtype = one.gradient_dtype;
   run.optimizer.bucket_params = 5000;
   run.lr_scheduler.warmup_steps = 5;
   run.lr_scheduler.decay_steps = kSteps - 5;
@@ -212,7 +213,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"two_ranks_stream", {2, 2, 1, 2}, "bfloat16", true, "stream"},
         Case{"two_ranks_stream_host_gradients", {2, 1, 2, 1}, "bfloat16", true, "stream", "host"},
         Case{"one_rank_cpu_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "cpu", "host", "bfloat16"},
-        Case{"one_rank_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "resident", "device", "bfloat16"}),
+        Case{"one_rank_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "resident", "device", "bfloat16"},
+        Case{"two_ranks_bf16_gradients", {2, 1, 2, 1}, "bfloat16", true, "resident", "device", "float32",
+             "bfloat16"},
+        Case{"one_rank_stream_bf16_host_gradients", {1, 1, 1, 1}, "bfloat16", true, "stream", "host",
+             "float32", "bfloat16"}),
     [](const auto& one) { return one.param.name; });
 
 struct Trial {
