@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <memory>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "steppe/base/error.h"
-#include "steppe/comm/sum_in_order.h"
 
 namespace steppe::comm {
 namespace {
@@ -94,27 +92,17 @@ Pending all_to_all_rows(Communicator& group, const at::Tensor& out, const at::Te
   return group.exchange(sends, receives);
 }
 
-Pending reduce_scatter_add(Communicator& group, const at::Tensor& accumulator, const at::Tensor& full,
-                           const at::Tensor& scratch) {
-  constexpr std::string_view kName = "reduce_scatter_add";
-  check_tensor(group, kName, "accumulator", accumulator);
-  const std::vector<int64_t> rows(static_cast<size_t>(group.size()), accumulator.size(0));
+PartsOfSum exchange_parts(Communicator& group, const at::Tensor& full, const at::Tensor& scratch) {
+  constexpr std::string_view kName = "exchange_parts";
+  check_tensor(group, kName, "full", full);
+  const std::vector<int64_t> rows(static_cast<size_t>(group.size()), full.size(0) / group.size());
   const std::vector<at::Tensor> sends = cut(group, kName, "full", full, rows);
-  check_summable(group.name(), accumulator, full);
-  if (group.size() == 1) {
-    add_in_order(accumulator, sends);
-    return Pending();
-  }
-  std::vector<at::Tensor> receives = cut(group, kName, "scratch", scratch, rows);
+  if (group.size() == 1) return {sends, Pending()};
+  std::vector<at::Tensor> parts = cut(group, kName, "scratch", scratch, rows);
   check_same_rows(group, kName, full, scratch);
-  // This rank's own part is read where it is.
-  receives[group.rank()] = sends[group.rank()];
-  // Shared: std::function copies what it holds.
-  auto transfer = std::make_shared<Pending>(group.exchange(sends, receives));
-  return Pending([transfer, accumulator, parts = std::move(receives)] {
-    transfer->wait();
-    add_in_order(accumulator, parts);
-  });
+  parts[group.rank()] = sends[group.rank()];
+  auto arriving = group.exchange(sends, parts);
+  return {std::move(parts), std::move(arriving)};
 }
 
 std::vector<int64_t> all_reduce_sum(Communicator& group, std::span<const int64_t> values) {

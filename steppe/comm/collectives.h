@@ -21,14 +21,16 @@ Pending all_gather(Communicator& group, const at::Tensor& full, const at::Tensor
 Pending all_gather_rows(Communicator& group, const at::Tensor& full, const at::Tensor& shard,
                         std::span<const int64_t> rows);
 
-// accumulator [n] (fp32) += Σ_p (rank p's full)[rank()*n : (rank()+1)*n]: the parts are added to the
-// accumulator one after another, in fp32 and in rank order, so the bits do not depend on the backend. (An
-// fp64 accumulator takes fp64 parts: for oracles.) Wire: (size-1)·n elements of full's dtype sent and
-// received. Allocates nothing. `full` [size()*n], any float dtype, must stay unchanged until wait() returns;
-// `scratch` [size()*n] of full's dtype receives the parts (unused, may be undefined, when size()==1). The sum
-// runs in wait().
-Pending reduce_scatter_add(Communicator& group, const at::Tensor& accumulator, const at::Tensor& full,
-                           const at::Tensor& scratch);
+// What a sum over ranks is made of: parts[p] is rank p's full[rank()*n : (rank()+1)*n], there once `arriving`
+// was waited for. kernels::add_parts_in_order adds them, in fp32 and rank order, so the bits do not depend on
+// the backend. Wire: (size-1)·n elements sent and received. Allocates nothing. `full` [size()*n] must stay
+// unchanged until then: this rank's own part is read where it is; `scratch`, of full's shape and dtype,
+// receives the others (unused, may be undefined, when size()==1).
+struct PartsOfSum {
+  std::vector<at::Tensor> parts;
+  Pending arriving;
+};
+PartsOfSum exchange_parts(Communicator& group, const at::Tensor& full, const at::Tensor& scratch);
 
 // in [Σ send_rows, …] ordered by destination; out [Σ receive_rows, …] ordered by source.
 Pending all_to_all_rows(Communicator& group, const at::Tensor& out, const at::Tensor& in,

@@ -1,12 +1,22 @@
 #include "steppe/train/gradient_buffer.h"
 
-#include "steppe/comm/collectives.h"
 #include "steppe/kernels/pointwise.h"
 #include "steppe/memory/scope.h"
 
 namespace steppe::train {
 
 using memory::Category;
+
+namespace {
+
+// Waits for the parts, adds them and lets them go.
+void add(const at::Tensor& accumulator, comm::PartsOfSum& sum) {
+  sum.arriving.wait();
+  if (!sum.parts.empty()) kernels::add_parts_in_order(accumulator, sum.parts);
+  sum = {};
+}
+
+}  // namespace
 
 GradientBuffer::GradientBuffer(const ops::OpContext& context, GradientStore& store, model::WeightUnit& unit,
                                comm::Communicator& group)
@@ -32,12 +42,11 @@ void GradientBuffer::start_reduce(const ops::OpContext& context) {
     flat_ = wire;
   }
   const auto scratch = context.empty({flat_.numel()}, flat_.scalar_type());
-  pending_ = comm::reduce_scatter_add(*group_, accumulator_, flat_, scratch);
+  sum_ = comm::exchange_parts(*group_, flat_, scratch);
 }
 
 void GradientBuffer::finish() {
-  pending_.wait();
-  pending_ = {};
+  add(accumulator_, sum_);
   flat_.reset();
   accumulator_.reset();
   if (store_ != nullptr) store_->give_back(*unit_);
@@ -51,7 +60,8 @@ void reduce_over_replicas(const ops::OpContext& context, const model::WeightUnit
   const auto sum = context.empty({unit.shard_numel()}, at::kFloat);
   const auto scratch = context.empty({unit.numel()}, flat.scalar_type());
   kernels::fill_zero(sum);
-  comm::reduce_scatter_add(unit.replicas(), sum, flat, scratch).wait();
+  auto parts = comm::exchange_parts(unit.replicas(), flat, scratch);
+  add(sum, parts);
   kernels::copy_cast(flat.narrow(0, unit.grad_shard_begin(), unit.shard_numel()), sum);
 }
 

@@ -4,6 +4,7 @@
 // and rank order into the accumulator, which is the store's: bf16 ones are rounded once, by finish().
 #pragma once
 
+#include "steppe/comm/collectives.h"
 #include "steppe/comm/communicator.h"
 #include "steppe/model/weight_unit.h"
 #include "steppe/train/gradient_store.h"
@@ -29,7 +30,7 @@ class GradientBuffer {
   model::WeightUnit* unit_ = nullptr;
   comm::Communicator* group_ = nullptr;
   at::Tensor flat_, accumulator_;
-  comm::Pending pending_;
+  comm::PartsOfSum sum_;
 };
 
 // Sums a replicated unit's accumulators, `flat` on every replica, into this rank's shard of them: sent in
