@@ -88,8 +88,9 @@ void check_same(const at::Tensor& got, const at::Tensor& want, double bound, con
 
 class RankBench {
  public:
-  RankBench(const DispatchBenchOptions& options, comm::Communicator& group, Clock::time_point start = {})
-      : options_(options), group_(group), start_(start), layer_(options, group.rank()) {}
+  RankBench(const DispatchBenchOptions& options, const ProfileCounts& counts, comm::Communicator& group,
+            Clock::time_point start = {})
+      : options_(options), counts_(counts), group_(group), start_(start), layer_(options, group.rank()) {}
 
   std::vector<DispatchBenchRow> run() {
     if (!options_.dry) keep_reference();
@@ -107,7 +108,7 @@ class RankBench {
 
   ops::DispatchOptions use(const std::string& kind) {
     const auto options = options_of(kind, options_);
-    layer_.routing.counts = layer_.counts(ops::split_tokens(options, options_.tokens));
+    layer_.routing.counts = counts_.of(ops::split_tokens(options, options_.tokens));
     return options;
   }
 
@@ -150,7 +151,8 @@ class RankBench {
     result.expert_bytes = own[static_cast<size_t>(memory::Category::kExpert)];
     result.receive_bytes_max = plan.rows_max * row;
     // Slots of x carry the routing weights.
-    const int64_t packed = ops::PackedRow(options_.hidden, options_.dtype).width() * row / options_.hidden;
+    const ops::PackedRow packed_row(options_.hidden, options_.dtype);
+    const int64_t packed = packed_row.width() * packed_row.itemsize;
     result.bound_bytes = options_.expert_degree * plan.chunk_rows * (2 * packed + (slots - 2) * row);
     result.helpers_max = plan.helpers_max;
     result.send_share = plan.share_max;
@@ -219,6 +221,7 @@ class RankBench {
   }
 
   const DispatchBenchOptions& options_;
+  const ProfileCounts& counts_;
   comm::Communicator& group_;
   Clock::time_point start_;
   BenchLayer layer_;
@@ -263,6 +266,7 @@ std::vector<DispatchBenchRow> bench_dispatch(const DispatchBenchOptions& given) 
                      options.num_experts, options.expert_degree);
   STEPPE_CHECK_VALUE(!options.dry || options.timeline.empty(),
                      "[bench dispatch] --timeline needs a real run, got --dry");
+  const ProfileCounts counts(options);
   std::vector<std::vector<DispatchBenchRow>> of_ranks(options.expert_degree);
   std::vector<std::vector<PassTimeline>> timelines(options.expert_degree);
   const auto start = Clock::now();
@@ -270,7 +274,7 @@ std::vector<DispatchBenchRow> bench_dispatch(const DispatchBenchOptions& given) 
     const auto plan_all = [&](int, const auto&) {
       for (int rank = 0; rank < options.expert_degree; ++rank) {
         comm::ShapeOnlyCommunicator group("expert", rank, options.expert_degree);
-        of_ranks[rank] = RankBench(options, group).run();
+        of_ranks[rank] = RankBench(options, counts, group).run();
       }
     };
     comm::run_ranks(1, plan_all, std::chrono::hours(1));
@@ -288,7 +292,7 @@ std::vector<DispatchBenchRow> bench_dispatch(const DispatchBenchOptions& given) 
         else
           group = std::make_unique<comm::GlooCommunicator>(
               "expert", rank, ranks, store, comm::GlooOptions{.timeout = timeout, .loopback = true});
-        RankBench bench(options, *group, start);
+        RankBench bench(options, counts, *group, start);
         of_ranks[rank] = bench.run();
         timelines[rank] = bench.timelines();
       },

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "steppe/kernels/pointwise.h"
 
 namespace steppe::cli {
@@ -34,6 +37,30 @@ comm::Pending CountingCommunicator::exchange(std::span<const at::Tensor> sends,
   return inner_.exchange(sends, receives);
 }
 
+ProfileCounts::ProfileCounts(const DispatchBenchOptions& o) {
+  const auto split = ops::split_tokens(o.dispatch, o.tokens);
+  whole_ = {o.num_experts, std::vector<int64_t>(o.expert_degree * o.num_experts, 0)};
+  in_chunks_ = {o.num_experts, {}, split};
+  in_chunks_.routes.resize(o.expert_degree * split.num_chunks * o.num_experts, 0);
+  const int64_t routes_of_source = split.num_chunks * o.num_experts;
+  std::vector<int32_t> ids(o.top_k);
+  for (int source = 0; source < o.expert_degree; ++source) {
+    const auto own = in_chunks_.routes.begin() + source * routes_of_source;
+    if (source > 0 && o.profile.kind != ops::RoutingProfile::Kind::kRandom) {
+      std::copy_n(in_chunks_.routes.begin(), routes_of_source, own);  // every rank routes alike
+    } else {
+      for (int64_t chunk = 0; chunk < split.num_chunks; ++chunk)
+        for (int64_t i = 0; i < split.tokens(chunk, o.tokens); ++i) {
+          o.profile.experts_of(profile_shape(o, source),
+                               split.first_token(chunk, o.tokens) + i * split.stride(), ids);
+          for (const int32_t e : ids) ++own[chunk * o.num_experts + e];
+        }
+    }
+    for (int64_t i = 0; i < routes_of_source; ++i)
+      whole_.routes[source * o.num_experts + i % o.num_experts] += own[i];
+  }
+}
+
 BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : options(given), rank(own_rank) {
   const auto& o = options;
   context = {o.dry ? at::kMeta : at::kCPU, o.dtype, &counters};
@@ -59,22 +86,6 @@ BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : option
   const std::span ids(routing.ids_Nk.data_ptr<int32_t>(), static_cast<size_t>(o.tokens * o.top_k));
   for (int64_t t = 0; t < o.tokens; ++t)
     o.profile.experts_of(profile_shape(o, rank), t, ids.subspan(t * o.top_k, o.top_k));
-}
-
-ops::RouteCounts BenchLayer::counts(const ops::ChunkSplit& split) const {
-  const auto& o = options;
-  ops::RouteCounts counts{o.num_experts, {}, split};
-  counts.routes.resize(o.expert_degree * split.num_chunks * o.num_experts, 0);
-  std::vector<int32_t> ids(o.top_k);
-  auto at = counts.routes.begin();
-  for (int source = 0; source < o.expert_degree; ++source)
-    for (int64_t chunk = 0; chunk < split.num_chunks; ++chunk, at += o.num_experts)
-      for (int64_t i = 0; i < split.tokens(chunk, o.tokens); ++i) {
-        o.profile.experts_of(profile_shape(o, source),
-                             split.first_token(chunk, o.tokens) + i * split.stride(), ids);
-        for (const int32_t e : ids) ++at[e];
-      }
-  return counts;
 }
 
 void BenchLayer::forward(comm::Communicator& group, const ops::DispatchOptions& kind) {

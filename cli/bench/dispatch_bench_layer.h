@@ -23,12 +23,23 @@ class CountingCommunicator final : public comm::Communicator {
   comm::Communicator& inner_;
 };
 
+// Routes from every rank, whole and in chunks: counted once for all kinds and ranks.
+class ProfileCounts {
+ public:
+  explicit ProfileCounts(const DispatchBenchOptions& options);
+  // As a kind cuts them.
+  const ops::RouteCounts& of(const ops::ChunkSplit& split) const {
+    return split.num_chunks == 1 ? whole_ : in_chunks_;
+  }
+
+ private:
+  ops::RouteCounts whole_, in_chunks_;
+};
+
 // The layer's tensors on one rank. Experts and tokens are the same for every kind.
 struct BenchLayer {
   BenchLayer(const DispatchBenchOptions& options, int rank);
 
-  // Counts of all ranks, cut for a kind.
-  ops::RouteCounts counts(const ops::ChunkSplit& split) const;
   void forward(comm::Communicator& group, const ops::DispatchOptions& kind);
   void backward(comm::Communicator& group, const ops::DispatchOptions& kind);
   // Some tokens' results against fp64 loops: the largest difference, relative to the largest result.

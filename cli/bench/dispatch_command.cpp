@@ -8,6 +8,7 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -76,10 +77,23 @@ void check_sizes(const DispatchBenchOptions& options) {
   const std::pair degree{"--expert-degree", int64_t{options.expert_degree}},
       tokens{"--tokens", options.tokens}, experts{"experts of --shape", options.num_experts},
       hidden{"its hidden width", options.hidden}, intermediate{"its expert width", options.intermediate},
-      top_k{"its experts per token", options.top_k};
-  check_size("dispatch", {degree, tokens, top_k, hidden});
-  check_size("dispatch", {degree, tokens, top_k, intermediate});
-  check_size("dispatch", {experts, hidden, intermediate});
+      top_k{"its experts per token", options.top_k}, tile{"--tile-rows", options.dispatch.tile_rows};
+  check_size("dispatch", {{"slots", 4}, degree, tokens, top_k, hidden});
+  check_size("dispatch", {{"gate, up and activation", 3}, degree, tokens, top_k, intermediate});
+  check_size("dispatch", {{"rows of an expert tile", 2}, tile, hidden});
+  check_size("dispatch", {{"gate, up and activation", 3}, tile, intermediate});
+  check_size("dispatch", {{"weights and gradients", 6}, experts, hidden, intermediate});
+  constexpr int64_t kMostRoutes = std::numeric_limits<int32_t>::max();
+  STEPPE_CHECK_VALUE(
+      options.tokens <= kMostRoutes / options.top_k,
+      "[bench dispatch] --tokens = {} times the {} experts per token must be at most {} routes",
+      options.tokens, options.top_k, kMostRoutes);
+  const double operations = 22.0 * static_cast<double>(options.tokens * options.top_k) *
+                            static_cast<double>(options.expert_degree) * static_cast<double>(options.hidden) *
+                            static_cast<double>(options.intermediate);
+  STEPPE_CHECK_VALUE(operations <= 0x1p62,
+                     "[bench dispatch] the experts must take at most 2^62 operations in all, not {:.3g}",
+                     operations);
 }
 
 void print(const DispatchBenchRow& row) {
@@ -97,16 +111,14 @@ int bench(Arguments arguments) {
     options.dtype = dtype_of(arguments.dtype);
     options.gradients = dtype_of(arguments.gradients);
     STEPPE_CHECK_VALUE(options.gradients == at::kFloat || options.gradients == options.dtype,
-                       "[bench dispatch] --gradients must be fp32 or {}, that of --dtype, got {}",
-                       arguments.dtype, arguments.gradients);
+                       "[bench dispatch] --gradients bf16 needs --dtype bf16, got {}", arguments.dtype);
     auto& dispatch = options.dispatch;
     dispatch.membership =
         arguments.membership == "strided" ? ops::Membership::kStrided : ops::Membership::kContiguous;
     if (arguments.max_helpers >= 0) dispatch.plan.least_loaded.max_helpers = arguments.max_helpers;
     if (arguments.chunks > 0) {
       dispatch.max_chunks = arguments.chunks;
-      dispatch.token_budget =
-          std::max<int64_t>(1, (options.tokens + arguments.chunks - 1) / arguments.chunks);
+      dispatch.token_budget = 1 + (options.tokens - 1) / arguments.chunks;
     }
     const auto rows = bench_dispatch(options);
     const auto header = fmt::format(kTableLine, "kind", "pass", "peak", "dispatch", "expert", "received",
@@ -131,7 +143,7 @@ void add_bench_dispatch_command(CLI::App& bench_command, int& status) {
       ->check(whole_number_from(1))
       ->capture_default_str();
   command->add_option("--expert-degree", options.expert_degree, "ranks that share the experts, as threads")
-      ->check(CLI::Range(1, 256))
+      ->check(whole_number_from(1, 256))
       ->capture_default_str();
   command->add_option("--profile", arguments->profile, "r/h, balanced, random, one or stride")
       ->capture_default_str();

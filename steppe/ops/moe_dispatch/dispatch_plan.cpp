@@ -69,7 +69,7 @@ int64_t largest(const std::vector<int64_t>& values) {
 LeastLoadedOptions options_of_chunk(const LeastLoadedOptions& options, int64_t num_chunks) {
   auto own = options;
   own.imbalance_threshold = 0;
-  own.min_rows = std::max<int64_t>(1, (options.min_rows + num_chunks - 1) / num_chunks);
+  own.min_rows = 1 + (std::max<int64_t>(1, options.min_rows) - 1) / num_chunks;
   return own;
 }
 
@@ -84,9 +84,11 @@ int64_t DispatchPlan::bound(const DispatchPlanOptions& options) const {
   const int64_t sure = degree * chunk_rows();
   if (helpers_capped || options.replan_threshold <= 0 || options.least_loaded.max_tokens_factor != 1.0)
     return sure;
-  const auto planned = static_cast<int64_t>(options.replan_threshold * static_cast<double>(chunk_rows()));
-  const int64_t m = options_of_chunk(options.least_loaded, num_chunks()).min_rows;
-  return std::min(sure, std::max(planned, chunk_rows() + (degree - 1) * m));
+  const double planned = options.replan_threshold * static_cast<double>(chunk_rows());
+  const auto m = static_cast<double>(options_of_chunk(options.least_loaded, num_chunks()).min_rows);
+  const double pieces = static_cast<double>(chunk_rows()) + static_cast<double>(degree - 1) * m;
+  const double most = std::max(planned, pieces);
+  return most < static_cast<double>(sure) ? static_cast<int64_t>(most) : sure;
 }
 
 DispatchPlan plan_dispatch(const RouteCounts& counts, int64_t degree, int64_t top_k,

@@ -20,8 +20,9 @@ class Planner {
     // Given and pending rows are only ever needed as their sum.
     for (size_t e = 0; e < load_E.size(); ++e) rows_[static_cast<int64_t>(e) / local_] += load_E[e];
     const auto total = std::accumulate(load_E.begin(), load_E.end(), int64_t{0});
-    capacity_ = static_cast<int64_t>(
-        std::ceil(options.max_tokens_factor * static_cast<double>(total) / static_cast<double>(degree)));
+    const double capacity =
+        std::ceil(options.max_tokens_factor * static_cast<double>(total) / static_cast<double>(degree));
+    capacity_ = capacity < static_cast<double>(total) ? static_cast<int64_t>(capacity) : total;
   }
 
   // The rows of each rank that works on `expert`, native first.

@@ -29,7 +29,8 @@ struct ChunkSplit {
 
 // K = min(⌈N/c⌉, K_max) for the largest N of the group, and at least 1.
 inline int64_t number_of_chunks(int64_t largest_num_tokens, int64_t token_budget, int64_t max_chunks) {
-  const int64_t wanted = (largest_num_tokens + token_budget - 1) / token_budget;
+  if (largest_num_tokens <= token_budget) return 1;
+  const int64_t wanted = 1 + (largest_num_tokens - 1) / token_budget;
   const int64_t chunks = wanted < max_chunks ? wanted : max_chunks;
   return chunks > 1 ? chunks : 1;
 }
