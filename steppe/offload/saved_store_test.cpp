@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <future>
@@ -228,7 +229,9 @@ TEST(SavedStore, AThousandPassesLeaveNothingBehind) {
   const memory::LedgerBinding binding(ledger);
   const auto threads_before = num_live_threads();
   int thrown = 0, copies_failed = 0;
+  size_t heap_before = 0;
   for (int i = 0; i < 1000; ++i) {
+    if (i == 200) heap_before = mallinfo2().uordblks;
     const int64_t num_layers = 1 + static_cast<int64_t>(random() % 7);
     auto arena = arena_of(static_cast<int64_t>(random() % 4000));
     const int fail_at = static_cast<int>(random() % 40);  // some beyond the last point
@@ -260,6 +263,8 @@ TEST(SavedStore, AThousandPassesLeaveNothingBehind) {
   }
   EXPECT_EQ(ledger.num_live_blocks(), 0);
   EXPECT_EQ(num_live_threads(), threads_before);
+  // Nor events or queued work: one kept of each pass would be 100 KiB and more.
+  EXPECT_LT(mallinfo2().uordblks, heap_before + (64 << 10));
   EXPECT_GT(thrown, 100);
   EXPECT_GT(copies_failed, 100);
 }

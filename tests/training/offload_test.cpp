@@ -243,15 +243,41 @@ struct Injected : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+SmallRun tiny_run() {
+  auto run = six_layers();
+  auto& m = run.model;
+  m.hidden_size = 16, m.intermediate_size = 16, m.vocab_size = 29;
+  m.num_attention_heads = 4, m.num_key_value_heads = 2, m.head_dim = 4;
+  m.num_experts = 4, m.moe_intermediate_size = 8, m.shared_expert_intermediate_size = 8;
+  run.seq_length = 20;
+  return run;
+}
+
+// One or two micro-batches of random lengths.
+std::vector<data::Microbatch> random_batch(const SmallRun& run, std::mt19937& random) {
+  std::vector<data::Microbatch> batch(1 + random() % 2);
+  for (auto& micro_batch : batch) {
+    data::Sequence sequence;
+    sequence.document_starts = {0};
+    const auto length = static_cast<int32_t>(1 + random() % run.seq_length);
+    for (int32_t i = 0; i < length; ++i) {
+      sequence.tokens.push_back(static_cast<int32_t>(random() % run.model.vocab_size));
+      sequence.positions.push_back(i);
+      sequence.targets.push_back(static_cast<int32_t>(random() % run.model.vocab_size));
+    }
+    micro_batch.append(sequence, 0);
+  }
+  return batch;
+}
+
 // A step that is thrown out of at any phase leaves nothing behind, and the next one is as if it had not been.
-TEST(Offload, InterruptedStepsLeaveNothingBehind) {
+TEST(Offload, AThousandInterruptedStepsLeaveNothingBehind) {
   std::mt19937 random(23);
   int interrupted = 0;
-  for (int i = 0; i < 8; ++i) {
-    auto run = six_layers();
-    run.micro_batch_size = 2;
+  for (int i = 0; i < 25; ++i) {
+    auto run = tiny_run();
     keep_on_host(run, static_cast<int64_t>(random() % (kLayers + 1)));
-    if (i % 3 == 2) run.state = {.placement = optim::Placement::kStream, .host_gradients = true};
+    if (i % 3 != 0) run.state = {.placement = optim::Placement::kStream, .host_gradients = i % 3 == 2};
     if (i % 2 == 1) keep_outputs(run, outputs_of(i % 4 == 1 ? "hh-d-h" : "hhhhhh"));
     on_all_ranks(
         run, [&] { return balanced(run); },
@@ -260,28 +286,29 @@ TEST(Offload, InterruptedStepsLeaveNothingBehind) {
           const auto live = ledger.live_by_category();
           const auto host = ledger.live_bytes(Domain::kHost);
           const auto threads = num_live_threads();
-          const auto batch = uneven_batch(run, i, 0);
+          const auto batch = random_batch(run, random);
           const double expected = rank.step.accumulate(batch).loss;
-          for (int attempt = 0; attempt < 3; ++attempt) {
-            int left = static_cast<int>(random() % 30);
+          for (int attempt = 0; attempt < 40; ++attempt) {
+            int left = static_cast<int>(random() % 40);  // phases; some beyond the last one
             rank.step.on_phase([&] {
               if (left-- == 0) throw Injected("on the way");
             });
             try {
-              rank.step.accumulate(batch);
+              rank.step.accumulate(random_batch(run, random));
             } catch (const Injected&) {
               ++interrupted;
             }
-            EXPECT_EQ(ledger.live_by_category(), live);
-            EXPECT_EQ(ledger.live_bytes(Domain::kHost), host);
-            EXPECT_EQ(num_live_threads(), threads);
+            ASSERT_EQ(ledger.live_by_category(), live);
+            ASSERT_EQ(ledger.live_bytes(Domain::kHost), host);
+            ASSERT_EQ(num_live_threads(), threads);
           }
           rank.step.on_phase([] {});
           EXPECT_EQ(rank.step.accumulate(batch).loss, expected);
           EXPECT_EQ(ledger.live_by_category(), live);
         });
   }
-  EXPECT_GT(interrupted, 10);
+  EXPECT_GT(interrupted, 300);
+  EXPECT_LT(interrupted, 1000);
 }
 
 recipe::RunConfig small_recipe(const std::string& activations, int64_t host_budget) {
