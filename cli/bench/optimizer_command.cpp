@@ -5,6 +5,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -25,6 +26,17 @@ struct Arguments {
   std::string dtype = "fp32", moments = "fp32";
   bool peers = false, json = false;
 };
+
+// A whole number, which people write as 4e7.
+CLI::Validator whole_number_up_to(double most) {
+  return {[most](std::string& text) {
+            double value = 0;
+            const bool whole = CLI::detail::lexical_cast(text, value) && std::trunc(value) == value;
+            if (whole && value >= 1 && value <= most) return std::string();
+            return fmt::format("must be a whole number from 1 to {:g}, got {}", most, text);
+          },
+          /*validator_desc=*/""};
+}
 
 std::string peers_python() {
   const char* python = std::getenv("STEPPE_PEERS_PYTHON");
@@ -85,10 +97,10 @@ void add_bench_optimizer_command(CLI::App& bench_command, int& status) {
       "optimizer", "AdamW with its state on the device, in host memory, and streamed, checked bit for bit");
   auto& options = arguments->bench;
   command->add_option("--params", arguments->params, "parameters of this rank")
-      ->check(CLI::Range(1.0, 1e12))
+      ->check(whole_number_up_to(1e12))
       ->capture_default_str();
   command->add_option("--bucket", arguments->bucket, "parameters of a bucket")
-      ->check(CLI::Range(1.0, 1e12))
+      ->check(whole_number_up_to(1e12))
       ->capture_default_str();
   command->add_option("--slots", options.slots, "buckets on the way at a time")
       ->check(whole_number_from(1))

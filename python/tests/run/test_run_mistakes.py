@@ -178,6 +178,8 @@ def test_ranks_that_are_no_number_of_ranks(start, given):
         ),
         (("bench", "dispatch", "--tokens", 10**15), 2, ["--tokens = 1000000000000000", "2^62 bytes"]),
         (("bench", "optimizer", "--samples", "many"), 2, ["--samples: must be a whole number from 1 on"]),
+        (("bench", "optimizer", "--params", "nan"), 2, ["--params: must be a whole number from 1 to 1e+12"]),
+        (("bench", "optimizer", "--bucket", "2.5"), 2, ["--bucket: must be a whole number from 1 to 1e+12"]),
     ],
 )
 def test_other_commands(program, tmp_path, arguments, status, words):
