@@ -18,6 +18,7 @@
 #include "steppe/base/error.h"
 #include "steppe/checkpoint/native_folder.h"
 #include "steppe/recipe/document.h"
+#include "steppe/train/resume.h"
 
 namespace steppe::cli {
 namespace {
@@ -141,6 +142,9 @@ void check_other_files(const recipe::RunConfig& run, const std::string& resolved
 
 void check_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
   if (others == OtherFiles::kRefuse && !holds_a_run(run)) check_other_files(run, resolved);
+  auto own = run;
+  own.checkpoint.load.reset();
+  train::find_start(own);  // throws where checkpoints are there, and all damaged
   if (!holds_metrics(run) || goes_on(run)) return;
   const fs::path folder = run.run.folder;
   STEPPE_CHECK_VALUE(run.checkpoint.resume == "auto" && same_recipe(folder / "recipe.toml", resolved),

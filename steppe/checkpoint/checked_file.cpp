@@ -46,10 +46,6 @@ CheckedFile::~CheckedFile() {
   if (cache_.file == this) cache_.file = nullptr;
 }
 
-int64_t CheckedFile::num_blocks() const {
-  return (description_.size_bytes + kBlockBytes - 1) / kBlockBytes;
-}
-
 void CheckedFile::check_checksums(const std::string& folder) {
   const auto path = (std::filesystem::path(folder) / description_.checksums_name()).string();
   std::ifstream stream(path, std::ios::binary);

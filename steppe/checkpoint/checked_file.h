@@ -32,7 +32,7 @@ class CheckedFile {
 
   const std::string& path() const { return path_; }
   const ShardFile& description() const { return description_; }
-  int64_t num_blocks() const;
+  int64_t num_blocks() const { return description_.num_blocks(); }
   // Bytes [begin, begin + out.size()), reading whole blocks and checking each.
   void read(int64_t begin, std::span<std::byte> out);
   // Reads and checks one block.

@@ -175,6 +175,7 @@ TEST(NativeFiles, AMissingByteOrFileIsFoundAndNamed) {
     fs::copy_file(file, whole, fs::copy_options::overwrite_existing);
     fs::resize_file(file, fs::file_size(file) - 1);
     EXPECT_NE(refusal([&] { load_everything(path); }).find(file.string()), std::string::npos);
+    EXPECT_TRUE(look_into(checkpoints).complete.empty()) << file;
     fs::remove(file);
     EXPECT_NE(refusal([&] { load_everything(path); }).find(file.string()), std::string::npos);
     const auto contents = look_into(checkpoints);

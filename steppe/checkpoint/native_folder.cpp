@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
 #include "steppe/base/error.h"
 #include "steppe/checkpoint/durable_file.h"
@@ -27,22 +28,26 @@ std::vector<fs::path> entries_of(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
     entries.push_back(it->path());
+  STEPPE_CHECK(!error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory,
+               "[checkpoint] cannot read the folder {}: {}", folder, error.message());
   std::ranges::sort(entries);
   return entries;
+}
+
+void check_size(const fs::path& path, int64_t expected) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  STEPPE_CHECK_VALUE(!error, "[checkpoint] {}: {}", path.string(), error.message());
+  STEPPE_CHECK_VALUE(static_cast<int64_t>(size) == expected,
+                     "[checkpoint] {} has {} bytes; the manifest says {}", path.string(), size, expected);
 }
 
 // ValueError naming the first file that is missing or of another size.
 void check_files(const fs::path& checkpoint, const Manifest& manifest) {
   for (const auto& file : manifest.files) {
-    std::error_code error;
-    const auto path = checkpoint / file.name;
-    const auto size = fs::file_size(path, error);
-    STEPPE_CHECK_VALUE(!error, "[checkpoint] {}: {}", path.string(), error.message());
-    STEPPE_CHECK_VALUE(static_cast<int64_t>(size) == file.size_bytes,
-                       "[checkpoint] {} has {} bytes; the manifest says {}", path.string(), size,
-                       file.size_bytes);
-    const auto checksums = checkpoint / file.checksums_name();
-    STEPPE_CHECK_VALUE(fs::exists(checksums, error), "[checkpoint] {} is missing", checksums.string());
+    check_size(checkpoint / file.name, file.size_bytes);
+    check_size(checkpoint / file.checksums_name(),
+               file.num_blocks() * static_cast<int64_t>(sizeof(uint32_t)));
   }
 }
 

@@ -128,6 +128,10 @@ std::string ShardFile::checksums_name() const {
   return name.substr(0, name.rfind('.')) + ".crc32c";
 }
 
+int64_t ShardFile::num_blocks() const {
+  return (size_bytes + kBlockBytes - 1) / kBlockBytes;
+}
+
 const LogicalTensor& Manifest::at(std::string_view tensor) const {
   const auto it = tensors.find(tensor);
   if (it != tensors.end()) return it->second;

@@ -47,6 +47,7 @@ struct ShardFile {
   uint32_t checksums_crc32c = 0;  // of the file of checksums
   std::vector<StoredUnit> units;
   std::string checksums_name() const;
+  int64_t num_blocks() const;  // of kBlockBytes, the last may be short: a checksum each
 };
 
 struct Piece {

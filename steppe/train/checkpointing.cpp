@@ -198,8 +198,13 @@ void Checkpointing::fail() {
     if (!reasons[rank].empty()) what = fmt::format("rank {}: {}", rank, reasons[rank]);
   }
   failure_ = fmt::format("[checkpoint] step {} is not saved: {}", run_.saved.step, what);
-  failure_ += published_.empty() ? "; there is no earlier checkpoint of this run"
-                                 : fmt::format("; {} is untouched", published_);
+  if (!published_.empty()) {
+    failure_ += fmt::format("; {} is untouched", published_);
+  } else {
+    failure_ += start_step_ > 0
+                    ? fmt::format("; that of step {}, which the run goes on from, is untouched", start_step_)
+                    : "; there is no earlier checkpoint of this run";
+  }
   if (run_.saved.step != required_step_) run_.log.warning("{}", failure_);
   if (run_.process.rank == 0) checkpoint::remove_partial(run_.config.checkpoint.folder, run_.saved.step);
 }

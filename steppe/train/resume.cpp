@@ -75,6 +75,11 @@ std::optional<StartPoint> agreed_start(const recipe::RunConfig& run, comm::Commu
 std::optional<StartPoint> find_start(const recipe::RunConfig& run, std::vector<std::string>* faults) {
   if (run.checkpoint.resume == "auto") {
     auto contents = checkpoint::look_into(run.checkpoint.folder);
+    STEPPE_CHECK_VALUE(
+        !contents.complete.empty() || contents.faults.empty(),
+        "[checkpoint] {} holds no complete checkpoint, and the run would begin again: {}. To have it "
+        "so, remove what is damaged",
+        run.checkpoint.folder, contents.faults.front());
     if (faults != nullptr) *faults = std::move(contents.faults);
     if (!contents.complete.empty()) return StartPoint{contents.complete.back().path, false};
   }

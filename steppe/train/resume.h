@@ -23,7 +23,8 @@ struct StartPoint {
 
 // The newest complete checkpoint of checkpoint.folder when checkpoint.resume is "auto" and there is one, else
 // what checkpoint.load names. A run that was stopped thus goes on from its own checkpoints, whatever it was
-// loaded from at first. Looks at files only; `faults` receives why what looks like a checkpoint is none.
+// loaded from at first. Looks at files only; `faults` receives why what looks like a checkpoint is none. A
+// ValueError where all of them are damaged: to begin again is the user's decision.
 std::optional<StartPoint> find_start(const recipe::RunConfig& run,
                                      std::vector<std::string>* faults = nullptr);
 
