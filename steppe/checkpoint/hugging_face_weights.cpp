@@ -35,18 +35,24 @@ Shapes own_tensors(model::ModelWeights& weights) {
   return shapes;
 }
 
-// Tensors of the whole model: a rank's units lack the experts of other ranks. Their number is the router's.
+constexpr std::string_view kExperts = ".experts.";
+
+// Of the layer that `expert`, a tensor of one, is in: the router's rows.
+int64_t num_experts(const Shapes& own, const std::string& expert) {
+  const auto router = own.find(expert.substr(0, expert.find(kExperts)) + ".gate.weight");
+  STEPPE_ASSERT(router != own.end(), "[checkpoint] {} has no router beside it", expert);
+  return router->second.front();
+}
+
+// Tensors of the whole model: a rank's units lack the experts of other ranks.
 std::set<std::string> all_tensors(const Shapes& own) {
-  constexpr std::string_view kExperts = ".experts.";
   std::set<std::string> names;
   for (const auto& [name, shape] : own) {
     names.insert(name);
     const size_t at = name.find(kExperts);
     if (at == std::string::npos) continue;
-    const auto router = own.find(name.substr(0, at) + ".gate.weight");
-    STEPPE_ASSERT(router != own.end(), "[checkpoint] {} has no router beside it", name);
     const auto ending = name.substr(name.find('.', at + kExperts.size()));
-    for (int64_t expert = 0; expert < router->second.front(); ++expert) {
+    for (int64_t expert = 0; expert < num_experts(own, name); ++expert) {
       names.insert(fmt::format("{}{}{}", name.substr(0, at + kExperts.size()), expert, ending));
     }
   }
@@ -84,8 +90,8 @@ bool is_readable(Dtype dtype) {
 }
 
 void check_tensors(const TensorFolder& folder, const model::Family& family, const Shapes& own) {
-  std::vector<std::string> missing, unused, misshapen;
-  std::set<std::string> used, quantized;
+  std::vector<std::string> missing, unused;
+  std::set<std::string> used, quantized, misshapen;
   for (const auto& name : all_tensors(own)) {
     const auto place = find(folder, family, name);
     if (!place) {
@@ -97,10 +103,13 @@ void check_tensors(const TensorFolder& folder, const model::Family& family, cons
     if (!is_readable(dtype)) quantized.insert(fmt::format("{} is {}", place->stored_name, name_of(dtype)));
     const auto expected = own.find(name);
     if (expected != own.end() && place->found_shape != expected->second) {
-      misshapen.push_back(fmt::format("{} is [{}], not [{}]", model::stored_name(family, name),
-                                      fmt::join(place->found_shape, ", "),
-                                      fmt::join(expected->second, ", ")));
+      misshapen.insert(fmt::format("{} is [{}], not [{}]", model::stored_name(family, name),
+                                   fmt::join(place->found_shape, ", "), fmt::join(expected->second, ", ")));
     }
+    const int64_t packed = place->packed_experts;
+    if (packed > 0 && packed != num_experts(own, name))
+      misshapen.insert(
+          fmt::format("{} holds {} experts, not {}", place->stored_name, packed, num_experts(own, name)));
   }
   for (const auto& name : folder.names()) {
     if (!used.contains(name) && !is_redundant(folder, name)) unused.push_back(name);
@@ -110,7 +119,7 @@ void check_tensors(const TensorFolder& folder, const model::Family& family, cons
     if (!names.empty()) faults += fmt::format("\n  {} {}: {}", names.size(), what, listed(names));
   };
   add("missing", missing);
-  add("of another shape", misshapen);
+  add("of another shape", {misshapen.begin(), misshapen.end()});
   add("quantized", {quantized.begin(), quantized.end()});
   add("without a use", unused);
   STEPPE_CHECK_VALUE(faults.empty(), "[checkpoint] {} does not fit the model ({}):{}", folder.path(),

@@ -215,6 +215,22 @@ TEST(HuggingFaceWeights, NamesOfTheFamily) {
   load(two, folder / "packed.safetensors");
   expect_loaded(*two.weights, model);
 
+  // More experts than the model has, and fewer.
+  auto larger = config;
+  larger.num_experts = 6;
+  auto six = Model(larger);
+  six.pack_experts(0, 6), six.pack_experts(1, 6);
+  for (const std::string router : {"model.layers.0.mlp.gate.weight", "model.layers.1.mlp.gate.weight"}) {
+    six.values[router] = model.values.at(router), six.shapes[router] = model.shapes.at(router);
+  }
+  six.write(folder / "six.safetensors");
+  expect_message<ValueError>(
+      [&] { load(two, folder / "six.safetensors"); },
+      {"4 of another shape: model.layers.0.mlp.experts.down_proj holds 6 experts, not 4"});
+  Rank wider(larger, {2, 1, 2, 1}, 0);
+  expect_message<ValueError>([&] { load(wider, folder / "packed.safetensors"); },
+                             {"model.layers.1.mlp.experts.gate_up_proj holds 4 experts, not 6"});
+
   theirs.values.erase("model.layers.0.block_sparse_moe.experts.0.w1.weight");
   theirs.write(folder / "model.safetensors");
   expect_message<ValueError>([&] { load(one, folder / ""); },

@@ -93,7 +93,7 @@ void TensorFolder::open_index(const std::string& index_path) {
 std::optional<TensorPlace> TensorFolder::find(const std::string& tensor) const {
   const auto it = file_of_.find(tensor);
   if (it == file_of_.end()) return find_packed(tensor);
-  return TensorPlace{it->second, tensor, 0, it->second->at(tensor).shape};
+  return TensorPlace{it->second, tensor, 0, it->second->at(tensor).shape, 0};
 }
 
 std::optional<TensorPlace> TensorFolder::find_packed(const std::string& tensor) const {
@@ -105,13 +105,12 @@ std::optional<TensorPlace> TensorFolder::find_packed(const std::string& tensor) 
   const auto it = file_of_.find(packed);
   if (it == file_of_.end()) return std::nullopt;
   const auto& shape = it->second->at(packed).shape;
-  STEPPE_CHECK_VALUE(
-      shape.size() == 3 && name->expert < shape[0] && (down || shape[1] % 2 == 0),
-      "[checkpoint] {}: tensor {} of shape [{}] must be [experts, {}, columns] and hold expert {}",
-      it->second->path(), packed, fmt::join(shape, ", "), down ? "rows" : "2·rows", name->expert);
+  STEPPE_CHECK_VALUE(shape.size() == 3 && (down || shape[1] % 2 == 0),
+                     "[checkpoint] {}: tensor {} of shape [{}] must be [experts, {}, columns]",
+                     it->second->path(), packed, fmt::join(shape, ", "), down ? "rows" : "2·rows");
   const int64_t rows = down ? shape[1] : shape[1] / 2;
   const int64_t first_row = name->expert * shape[1] + (up ? rows : 0);
-  return TensorPlace{it->second, packed, first_row * shape[2], {rows, shape[2]}};
+  return TensorPlace{it->second, packed, first_row * shape[2], {rows, shape[2]}, shape[0]};
 }
 
 std::vector<std::string> TensorFolder::names() const {

@@ -21,6 +21,7 @@ struct TensorPlace {
   std::string stored_name;
   int64_t offset = 0;                // elements
   std::vector<int64_t> found_shape;  // of our tensor, as the file has it
+  int64_t packed_experts = 0;        // that the stored tensor holds; 0 for a tensor of its own
 };
 
 class TensorFolder {
@@ -32,7 +33,8 @@ class TensorFolder {
 
   const std::string& path() const { return path_; }
   // Nothing when there is no such tensor. An expert's gate_proj, up_proj or down_proj is also found in the
-  // packed …experts.gate_up_proj [E, 2I, H] and …experts.down_proj [E, H, I] of newer files.
+  // packed …experts.gate_up_proj [E, 2I, H] and …experts.down_proj [E, H, I] of newer files, whatever their
+  // E: who asks compares it.
   std::optional<TensorPlace> find(const std::string& tensor) const;
   std::vector<std::string> names() const;
   void read(const TensorPlace& place, int64_t begin, std::span<float> out) const;
