@@ -25,9 +25,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "out/" and "out" are one folder; ".partial" goes beside it, not inside.
+// "out/" and "out" are one folder, and a link is where it leads: ".partial" goes beside that, not inside.
 std::string without_slash(const std::string& path) {
-  const auto normal = fs::absolute(path).lexically_normal();
+  std::error_code error;
+  const auto normal = fs::weakly_canonical(fs::absolute(path), error);
+  STEPPE_CHECK_VALUE(!error, "[export] {}: {}", path, error.message());
   return (normal.has_filename() ? normal : normal.parent_path()).string();
 }
 
@@ -36,7 +38,8 @@ class PartialFolder {
  public:
   explicit PartialFolder(const std::string& path) : path_(without_slash(path)), partial_(path_ + ".partial") {
     std::error_code error;
-    STEPPE_CHECK_VALUE(!fs::exists(path, error) || fs::is_empty(path, error),
+    const bool is_new = !fs::exists(path_, error) && !fs::is_symlink(path_, error);
+    STEPPE_CHECK_VALUE(is_new || (fs::is_directory(path_, error) && fs::is_empty(path_, error)),
                        "[export] {} must be a new or an empty folder", path);
     fs::remove_all(partial_, error);
     fs::create_directories(partial_, error);
