@@ -54,7 +54,7 @@ void print_changes(const plan::Found& found) {
   if (!found.changes.empty()) std::printf("\n");
 }
 
-int show(const Options& options, const plan::Found& found) {
+int show(const Options& options, const recipe::Recipe& recipe, const plan::Found& found) {
   const auto& made = found.plan;
   plan::Advice advice;
   if (!made.fits) advice = plan::advise(found.run, made, options.plan);
@@ -63,7 +63,8 @@ int show(const Options& options, const plan::Found& found) {
     std::printf("%s\n", plan::plan_json(found.run, made, changes, advice.text).c_str());
   } else {
     print_changes(found);
-    std::printf("%s\n", plan::plan_text(found.run, made, advice.text).c_str());
+    const auto text = recipe::with_places(recipe, advice.text);
+    std::printf("%s\n", plan::plan_text(found.run, made, text).c_str());
   }
   return made.fits ? kFits : kDoesNotFit;
 }
@@ -79,9 +80,9 @@ int plan_recipe(Options& options, recipe::Recipe& recipe) {
     const auto found = find(options, run);
     if (!options.timeline.empty()) write_timeline(options.timeline, found.plan.rank.timeline);
     options.plan.record_timeline = false;
-    return show(options, found);
+    return show(options, recipe, found);
   } catch (const plan::DoesNotFit& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", recipe::with_places(recipe, error.what()).c_str());
     if (options.json) {
       const nlohmann::ordered_json json = {{"fits", false}, {"verdict", error.what()}};
       std::printf("%s\n", json.dump(2).c_str());

@@ -50,6 +50,16 @@ def test_more_steps_than_anyone_takes_are_refused(start, recipe, tmp_path):
     assert "training.epochs = 1e+30 would take" in job.output
 
 
+def test_a_layout_that_does_not_work_is_found_in_the_recipe(start, recipe, tmp_path):
+    counted = without_steps(recipe, tmp_path)
+    counted.write_text(counted.read_text() + "\n[parallelism]\nulysses_degree = 2\n")
+    line = counted.read_text().splitlines().index("ulysses_degree = 2") + 1
+    job = start("--ranks", 3, recipe=counted, sets=["training.epochs=1"])
+    assert job.wait() == 2
+    assert "divide the number of ranks W=3, got 2" in job.output
+    assert f"(parallelism.ulysses_degree: {counted}:{line})" in job.output
+
+
 def test_a_recipe_with_neither_is_told_of_both(start, recipe, tmp_path):
     job = start(recipe=without_steps(recipe, tmp_path))
     assert job.wait() == 2

@@ -97,6 +97,8 @@ def test_the_host_memory_that_breaks(plan, figures):
     said = plan(_PAPER, *_world(16), sets=small, status=1).stdout
     assert "of host memory per node, 11.8GiB more than there is" in said
     assert "masters and moments = 12·Θ/W" in said
+    line = _PAPER.read_text().splitlines().index('host_budget = "400GiB"') + 1
+    assert f"(offload.host_budget: {_PAPER}:{line})" in said
     (change,) = figures(_PAPER, *_world(16), sets=small, status=1)["changes"]
     assert change.startswith('offload.host_budget = "')
     assert figures(_PAPER, *_world(16), sets=[*small, change.replace(" = ", "=", 1)])["fits"]
