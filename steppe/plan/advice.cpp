@@ -11,6 +11,7 @@
 #include "steppe/model/hugging_face_config.h"
 #include "steppe/plan/degrees.h"
 #include "steppe/plan/limits.h"
+#include "steppe/plan/tune_candidates.h"
 #include "steppe/train/configure.h"
 
 namespace steppe::plan {
@@ -82,8 +83,9 @@ class Relief {
         return wider_sequence(category);
       case Category::kSaved:
         return of_kept();
-      case Category::kGathered:
       case Category::kStaging:
+        return of_staging();
+      case Category::kGathered:
       case Category::kControl:
       case Category::kUntagged:
         return {};
@@ -123,6 +125,16 @@ class Relief {
     if (!limits_.is_apart || run_.optimizer.placement != "resident") return {};
     run_.optimizer.placement = "stream";
     return {quoted("optimizer.placement", "stream")};
+  }
+
+  // In the update: elsewhere it is the wire's.
+  Changes of_staging() {
+    if (run_.optimizer.placement != "stream" || plan_.budget.largest().name != "optimizer") return {};
+    const auto smaller =
+        smaller_buckets(run_.optimizer.bucket_params, model_.num_parameters() / plan_.layout.world_size);
+    if (!smaller) return {};
+    run_.optimizer.bucket_params = *smaller;
+    return {fmt::format("optimizer.bucket_params = {}", *smaller)};
   }
 
   Changes of_gradients() {

@@ -134,6 +134,14 @@ int64_t tokens_of_step(const recipe::RunConfig& run, int world_size) {
          run.training.seq_length;
 }
 
+std::optional<int64_t> smaller_buckets(int64_t bucket_params, int64_t params_of_rank) {
+  const int64_t least = std::clamp<int64_t>(params_of_rank / 64, 1'000, 1'000'000);
+  const int64_t now = std::min(bucket_params, params_of_rank);  // larger ones are the same
+  int64_t smaller = 1;
+  while (10 * smaller < now) smaller *= 10;
+  return smaller < now && smaller >= least ? std::optional(smaller) : std::nullopt;
+}
+
 double update_seconds(const TuneProblem& problem, const recipe::RunConfig& run, const char* placement) {
   auto optimizer = run.optimizer;
   optimizer.placement = placement;
@@ -172,8 +180,11 @@ Candidate make_candidate(const TuneProblem& problem, const recipe::ParallelismSe
     run.offload.host_budget = host_budget(problem, without_offload, candidate.budget.host.expected());
     size();
   }
-  while (candidate.budget.largest().name == "optimizer" && run.optimizer.bucket_params > kLeastBucketParams) {
-    run.optimizer.bucket_params /= 10;
+  const int64_t params = problem.model.num_parameters() / problem.world_size;
+  while (candidate.budget.largest().name == "optimizer") {
+    const auto smaller = smaller_buckets(run.optimizer.bucket_params, params);
+    if (!smaller) break;
+    run.optimizer.bucket_params = *smaller;
     size();
   }
   options.attention_output_bytes = std::max<int64_t>(0, problem.room().device - candidate.budget.expected());

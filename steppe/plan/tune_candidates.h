@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct Means {
 };
 
 inline constexpr Means kEveryMeans{true, true, true, true, 4096};
-inline constexpr int64_t kMostBucketParams = 100'000'000, kLeastBucketParams = 1'000'000;
+inline constexpr int64_t kMostBucketParams = 100'000'000;
 // From none to all.
 std::vector<Means> all_means();
 // Those with least on the device, as far as the host has room.
@@ -75,6 +76,11 @@ std::vector<recipe::ParallelismSection> all_layouts(const TuneProblem& problem);
 // and smaller buckets where their staging would be what needs most.
 Candidate make_candidate(const TuneProblem& problem, const recipe::ParallelismSection& layout,
                          const Means& means, RoutedSizes& routed);
+
+// The next smaller size of the optimizer's buckets, a power of ten, for a rank that updates `params_of_rank`
+// parameters. Nothing below 1M, or below a 64th of what a rank with less has: then it would copy pieces that
+// are not worth their copies.
+std::optional<int64_t> smaller_buckets(int64_t bucket_params, int64_t params_of_rank);
 
 // Of the optimizer's update, were the run's state in such a place.
 double update_seconds(const TuneProblem& problem, const recipe::RunConfig& run, const char* placement);

@@ -15,6 +15,12 @@ const char* place(int64_t degree, const Hardware& hardware) {
   return degree <= hardware.ranks_per_node ? "within a node" : "across nodes";
 }
 
+// 100M, 10K
+std::string count_text(int64_t count) {
+  if (count % 1'000'000 == 0) return fmt::format("{}M", count / 1'000'000);
+  return count % 1'000 == 0 ? fmt::format("{}K", count / 1'000) : fmt::format("{}", count);
+}
+
 // "would need 183GiB of the 129GiB of a device": without one of the means.
 std::string would_need(const TuneProblem& problem, const Candidate& chosen, const Means& without) {
   const auto room = problem.room();
@@ -116,8 +122,8 @@ std::vector<std::string> reasons(const TuneProblem& problem, const Candidate& ch
                       : fmt::format("chunks of {} tokens: with {} the run {}", means.token_budget, widest,
                                     without([&](Means& m) { m.token_budget = widest; })));
   if (chosen.run.optimizer.placement == "stream") {
-    lines.push_back(fmt::format("buckets of {}M parameters: {}",
-                                chosen.run.optimizer.bucket_params / 1'000'000,
+    lines.push_back(fmt::format("buckets of {} parameters: {}",
+                                count_text(chosen.run.optimizer.bucket_params),
                                 chosen.run.optimizer.bucket_params == kMostBucketParams
                                     ? "their staging is not what needs most"
                                     : "the staging of larger ones would be what needs most"));

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "steppe/base/error.h"
+#include "steppe/ops/moe_dispatch/plan_cases_test.h"
+#include "steppe/plan/advice.h"
 #include "steppe/plan/search.h"
 #include "steppe/plan/tune_candidates.h"
 #include "steppe/plan/work_estimate.h"
@@ -142,6 +144,52 @@ TEST(Tune, ASlowLinkToAHostOfItsOwnMakesTheHostUpdate) {
   EXPECT_EQ(found.run.optimizer.placement, "cpu");
 }
 
+// Of a model whose update, with all its state on the way at once, would need most.
+recipe::RunConfig tiny(std::vector<std::string> more = {}) {
+  PlannedRun run{"",
+                 1,
+                 {"training.seq_length=16", "training.global_batch_size=1", "optimizer.placement=stream",
+                  "optimizer.gradients=host", "checkpoint.async=false", "hardware.preset=H200"}};
+  run.overrides.insert(run.overrides.end(), more.begin(), more.end());
+  return small_recipe(run);
+}
+
+TEST(Tune, BucketsGetSmallerByPowersOfTen) {
+  EXPECT_EQ(smaller_buckets(100'000'000, 10'000'000'000), 10'000'000);
+  EXPECT_EQ(smaller_buckets(2'500'000, 10'000'000'000), 1'000'000);
+  EXPECT_EQ(smaller_buckets(1'000'000, 10'000'000'000), std::nullopt);
+  EXPECT_EQ(smaller_buckets(100'000'000, 350'000), 100'000);
+  EXPECT_EQ(smaller_buckets(100'000, 350'000), 10'000);
+  EXPECT_EQ(smaller_buckets(10'000, 350'000), std::nullopt);
+  EXPECT_EQ(smaller_buckets(100'000'000, 100), std::nullopt);
+}
+
+TEST(Tune, BucketsOfATinyModelAreSmallerThanIt) {
+  const TuneProblem problem(tiny({"hardware.link=\"100TB\""}), 1, 1);  // so that it is streamed
+  const int64_t params = problem.model.num_parameters();
+  ASSERT_LT(params, 1'000'000);
+  RoutedSizes routed(problem);
+  const Means means{.host_state = true, .host_gradients = true};
+  const auto chosen = make_candidate(problem, {}, means, routed);
+  ASSERT_EQ(chosen.run.optimizer.placement, "stream");
+  EXPECT_LT(chosen.run.optimizer.bucket_params, params);
+  auto whole = chosen.run;
+  whole.activation_checkpoint.mode = "full";
+  whole.optimizer.bucket_params = 1'000'000;
+  EXPECT_LT(chosen.budget.expected(), make_budget(whole, 0, problem.dry_run_options()).expected());
+}
+
+TEST(Advice, NamesSmallerBucketsWhereTheirStagingIsThePeak) {
+  const auto roomy = make_plan(tiny(), {});
+  ASSERT_TRUE(roomy.fits);
+  const auto tight = tiny({"hardware.device_memory=\"" + std::to_string(roomy.device_bytes - 1) + "B\""});
+  const auto made = make_plan(tight, {});
+  ASSERT_FALSE(made.fits);
+  const auto advice = advise(tight, made, {});
+  EXPECT_TRUE(advice.is_enough) << advice.text;
+  EXPECT_EQ(advice.changes, std::vector<std::string>{"optimizer.bucket_params = 100000"});
+}
+
 std::string refusal(const recipe::RunConfig& run, int world_size) {
   try {
     tune(run, {.world_size = world_size});
@@ -199,7 +247,9 @@ TEST(WorkEstimate, IsNearWhatADryRunCounts) {
       {"activation_checkpoint.mode=none", "parallelism.expert_parallel_degree=8",
        "dispatch.token_budget=2048"},
       {"offload.activations=sco", "offload.host_budget=\"1GiB\"", "optimizer.placement=stream"},
-      {"optimizer.placement=cpu", "optimizer.gradients=host", "training.global_batch_size=24"}};
+      {"optimizer.placement=cpu", "optimizer.gradients=host", "training.global_batch_size=24"},
+      {"plan.routing_profile=\"80/2\"", "parallelism.expert_parallel_degree=8",
+       "dispatch.min_tokens_per_gemm=64"}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     SCOPED_TRACE(i);
     auto overrides = layouts[i];
@@ -231,6 +281,42 @@ TEST(WorkEstimate, IsNearWhatADryRunCounts) {
              name(static_cast<LinkPurpose>(purpose)).data());
       }
     }
+  }
+}
+
+// Own experts that others help with, and others' that `rank` helps with.
+std::pair<int64_t, int64_t> lent_and_borrowed(const ops::DispatchPlan& plan, int64_t rank) {
+  int64_t lent = 0;
+  for (int64_t helper = 0; helper < plan.degree; ++helper)
+    for (const int64_t expert : plan.helpers.experts_of(helper))
+      lent += expert / (plan.num_experts / plan.degree) == rank;
+  return {lent, static_cast<int64_t>(plan.helpers.experts_of(rank).size())};
+}
+
+TEST(WorkEstimate, CountsForeignExpertsAsTheirProfileIsPlanned) {
+  const auto run_of = [](const std::string& profile) {
+    return medium({"dispatch.kind=pipelined_llep", "parallelism.expert_parallel_degree=8",
+                   "dispatch.min_tokens_per_gemm=64", "dispatch.token_budget=1024",
+                   "plan.routing_profile=\"" + profile + "\""});
+  };
+  for (const int rank : {0, 5}) {
+    const auto difference = [&](auto of) { return of("80/2") - of("balanced"); };
+    const auto counted = difference([&](const std::string& profile) {
+      const auto run = run_of(profile);
+      const auto work = estimated_work(run, sizes_of(run, rank, {.world_size = 8}));
+      return work.passes.wire_bytes[WirePurpose::kDispatch];
+    });
+    const auto want = difference([&](const std::string& profile) {
+      const auto sizes = sizes_of(run_of(profile), rank, {.world_size = 8});
+      const auto routes =
+          ops::profile_case(ops::RoutingProfile::parse(profile), sizes.E, 8, sizes.k, 4096, 4);
+      const auto plan = ops::plan_dispatch(routes.counts, 8, sizes.k, ops::plan_options(sizes.step.dispatch));
+      const auto [lent, borrowed] = lent_and_borrowed(plan, rank);
+      // bf16 weights in two passes, fp32 gradients, of six layers.
+      return 6 * 3 * 1024 * 512 * (2 * 2 * lent + 4 * borrowed);
+    });
+    EXPECT_GT(want, 0);
+    EXPECT_EQ(counted, want) << "rank " << rank;
   }
 }
 
