@@ -7,6 +7,7 @@
 #include "steppe/base/error.h"
 #include "steppe/comm/store_gather.h"
 #include "steppe/plan/advice.h"
+#include "steppe/plan/limits.h"
 #include "steppe/plan/plan.h"
 
 namespace steppe::cli {
@@ -17,13 +18,15 @@ std::chrono::milliseconds timeout_of(const recipe::RunConfig& run) {
   return std::chrono::milliseconds(static_cast<int64_t>(run.comm.init_timeout * 1000));
 }
 
-metrics::PlannedMemory planned_memory(const recipe::RunConfig& run, const plan::Plan& plan) {
+metrics::PlannedMemory planned_memory(const recipe::RunConfig& run, const plan::Plan& plan, int num_threads) {
   const auto& peak = plan.rank.device;
-  metrics::PlannedMemory planned{.peak_bytes = peak.bytes,
-                                 .expected_bytes = plan.budget.expected(),
-                                 .guaranteed_bytes = plan.budget.guaranteed(),
-                                 .peak_by_category = {},
-                                 .routing_profile = run.plan.routing_profile};
+  metrics::PlannedMemory planned{
+      .peak_bytes = peak.bytes,
+      .expected_bytes = plan.budget.expected(),
+      .guaranteed_bytes = plan.budget.guaranteed(),
+      .peak_by_category = {},
+      .routing_profile = run.plan.routing_profile,
+      .unplanned_bytes = plan::scratch_of_products(plan.hardware, run, num_threads)};
   for (int c = 0; c < memory::kNumCategories; ++c) {
     planned.peak_by_category[std::string(memory::category_name(static_cast<memory::Category>(c)))] =
         peak.by_category[c];
@@ -57,7 +60,7 @@ RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& 
   RunPlan made;
   if (environment.rank == 0) {
     const auto plan = checked_plan(run, environment.world_size, num_threads, log);
-    made = {planned_memory(run, plan), plan.attention_output_bytes};
+    made = {planned_memory(run, plan, num_threads), plan.attention_output_bytes};
   }
   if (run.activation_checkpoint.mode != "selective") return made;
   const auto all = comm::gather_through_store(

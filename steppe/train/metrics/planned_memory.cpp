@@ -33,14 +33,15 @@ PeakWatch::Remark PeakWatch::step(const StepMetrics& metrics) {
   if (!metrics.trained()) return {};
   const auto peak = fmt::format("step {}: the peak of rank {}, {}", metrics.step, metrics.peak_rank,
                                 format_bytes(metrics.peak_bytes));
-  if (metrics.peak_bytes > planned_.guaranteed_bytes) {
+  const int64_t planned_part = metrics.peak_bytes - planned_.unplanned_bytes;
+  if (planned_part > planned_.guaranteed_bytes) {
     if (std::exchange(past_guaranteed_, true)) return {};
     past_expected_ = true;
     return {LogLevel::kWarning,
             fmt::format("{}, passes the {} that the plan guarantees whatever the router does: {}", peak,
                         format_bytes(planned_.guaranteed_bytes), what_grew(planned_, metrics))};
   }
-  if (metrics.peak_bytes > planned_.expected_bytes && !std::exchange(past_expected_, true)) {
+  if (planned_part > planned_.expected_bytes && !std::exchange(past_expected_, true)) {
     return {LogLevel::kInfo,
             fmt::format("{}, passes the {} that the plan expects of {} routing, and keeps within the {} that "
                         "it guarantees: {}",

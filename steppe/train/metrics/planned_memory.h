@@ -18,6 +18,7 @@ struct PlannedMemory {
   int64_t guaranteed_bytes = 0;                     // the budget that no router can exceed
   std::map<std::string, int64_t> peak_by_category;  // of the dry run; sums to peak_bytes
   std::string routing_profile;
+  int64_t unplanned_bytes = 0;  // that libraries may take beside: passing a figure by less is nothing to tell
 };
 
 // What to say of a step whose peak passes a figure of the plan, each figure once a run.

@@ -51,6 +51,16 @@ TEST(PeakWatch, WarnsOnceThatAStepPassesTheGuarantee) {
   EXPECT_EQ(watch.step(step_of(8, 30 * kMiB)).text, "");
 }
 
+TEST(PeakWatch, WhatLibrariesTakeBesideIsNothingToTell) {
+  auto with_scratch = planned();
+  with_scratch.unplanned_bytes = 2 * kMiB;
+  PeakWatch watch(with_scratch);
+  EXPECT_EQ(watch.step(step_of(1, 14 * kMiB)).text, "");
+  EXPECT_EQ(watch.step(step_of(2, 14 * kMiB + 1)).level, LogLevel::kInfo);
+  EXPECT_EQ(watch.step(step_of(3, 22 * kMiB)).text, "");
+  EXPECT_EQ(watch.step(step_of(4, 22 * kMiB + 1)).level, LogLevel::kWarning);
+}
+
 TEST(PeakWatch, AGuaranteeThatIsPassedAtOnceIsAllThatIsSaid) {
   PeakWatch watch(planned());
   EXPECT_EQ(watch.step(step_of(0, 40 * kMiB)).text, "");  // before the first step: no step of the plan's
