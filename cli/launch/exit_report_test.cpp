@@ -21,6 +21,7 @@ class Reports : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("steppe-report-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);  // of another process of this number
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
