@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import socket
 from pathlib import Path
 
@@ -70,7 +71,12 @@ def taken_port():
 
 @pytest.fixture
 def free_port():
-    """Free when asked; nobody else of the tests runs meanwhile."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
+    """Free when asked, and below what the kernel gives to outgoing connections: nobody takes it meanwhile."""
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("", port))
+            except OSError:
+                continue
+            return port
+    return pytest.fail("no free port")

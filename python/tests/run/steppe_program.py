@@ -128,7 +128,7 @@ class Job:
         The limit is far above what a busy machine needs, and below comm.timeout, which is never waited for.
         """
         status = self.process.wait(timeout=limit)
-        wait_until(lambda: not self.processes(), f"processes {self.processes()} end with their job", limit=5)
+        wait_until(lambda: not self.processes(), f"processes {self.processes()} end with their job")
         return status
 
     def processes(self) -> list[int]:
