@@ -1,4 +1,6 @@
 // steppe train RECIPE [--set key=value …] [--ranks R]
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -57,6 +59,13 @@ bool wants_color(const launch::Lookup& lookup) {
 int spawn(const Options& options) {
   launch::check_may_spawn(launch::process_environment());
   const auto [recipe, run] = load_recipe(options.recipe, options.overrides, options.ranks);
+  if (at::globalContext().hasCUDA()) {
+    const int devices = at::accelerator::deviceCount();
+    STEPPE_CHECK_VALUE(options.ranks <= devices,
+                       "[launch] --ranks must be at most the {} CUDA devices of this machine, got {}; "
+                       "CUDA_VISIBLE_DEVICES= trains on its CPU",
+                       devices, options.ranks);
+  }
   check_run_folder(run, recipe.resolved_toml(),
                    other_files(options));  // one clear message, rather than one per rank
   launch::SpawnOptions spawn;

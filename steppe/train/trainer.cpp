@@ -1,6 +1,7 @@
 #include "steppe/train/trainer.h"
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -32,7 +33,12 @@ double seconds_since(Clock::time_point begin) {
 
 at::Device compute_device(int local_rank) {
   if (!at::globalContext().hasCUDA()) return at::kCPU;
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
+  // A launcher may show each rank a device of its own, and no other.
+  const int count = at::accelerator::deviceCount(), index = count == 1 ? 0 : local_rank;
+  STEPPE_CHECK_VALUE(index < count,
+                     "[train] local rank {} needs a CUDA device of its own, of which {} are here", local_rank,
+                     count);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
 std::chrono::milliseconds milliseconds(double seconds) {
