@@ -103,11 +103,12 @@ class RankBench {
 
  private:
   std::vector<at::Tensor> results() const {
-    return {layer_.y, layer_.dx, layer_.dweights, layer_.grads.gate_up_E2IH, layer_.grads.down_EHI};
+    return {layer_.y, layer_.x, layer_.dweights, layer_.grads.gate_up_E2IH, layer_.grads.down_EHI};
   }
 
   ops::DispatchOptions use(const std::string& kind) {
     const auto options = options_of(kind, options_);
+    layer_.restore_x();
     layer_.routing.counts = counts_.of(ops::split_tokens(options, options_.tokens));
     return options;
   }
@@ -137,7 +138,8 @@ class RankBench {
     int64_t kept = 0;
     for (const auto& want : want_) kept += static_cast<int64_t>(want.nbytes());
     // What is no operand of the pass.
-    kept += static_cast<int64_t>(slots == 4 ? layer_.y.nbytes() : layer_.dy.nbytes() + layer_.dx.nbytes());
+    kept += static_cast<int64_t>(slots == 4 ? layer_.y.nbytes() : layer_.dy.nbytes());
+    if (layer_.x_before.defined()) kept += static_cast<int64_t>(layer_.x_before.nbytes());
     const int64_t flops = layer_.counters.flops[FlopKind::kExpert];
     CountingCommunicator counting(group_);
     ledger.reset_peak();

@@ -32,7 +32,7 @@ struct DispatchBenchOptions {
 // Of one kind and pass; the maximum over ranks.
 struct DispatchBenchRow {
   std::string kind, pass;
-  int64_t peak_bytes = 0;                        // weights, gradients, input and output included
+  int64_t peak_bytes = 0;  // weights, gradients, input and output included; dx is in x's place
   int64_t dispatch_bytes = 0, expert_bytes = 0;  // peaks of the categories
   int64_t receive_bytes_max = 0;                 // rows that a rank gets of one chunk
   int64_t bound_bytes = 0;                       // what the destination slots of a pass can never exceed

@@ -66,7 +66,7 @@ BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : option
   context = {o.dry ? at::kMeta : at::kCPU, o.dtype, &counters};
   const int64_t local = o.num_experts / o.expert_degree;
   x = context.empty({o.tokens, o.hidden}), dy = context.empty({o.tokens, o.hidden});
-  y = context.empty({o.tokens, o.hidden}), dx = context.empty({o.tokens, o.hidden});
+  y = context.empty({o.tokens, o.hidden});
   routing.ids_Nk = context.empty({o.tokens, o.top_k}, at::kInt);
   routing.weights_Nk = context.empty({o.tokens, o.top_k}, at::kFloat);
   dweights = context.empty({o.tokens, o.top_k}, at::kFloat);
@@ -77,6 +77,7 @@ BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : option
   if (o.dry) return;
   auto random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1 + rank));
   x.normal_(0, 1, random), dy.normal_(0, 1, random);
+  x_before = x.clone();
   routing.weights_Nk.fill_(1.0 / static_cast<double>(o.top_k));
   for (int64_t e = 0; e < local; ++e) {
     const auto own = expert_weights(o, rank * local + e);
@@ -88,13 +89,17 @@ BenchLayer::BenchLayer(const DispatchBenchOptions& given, int own_rank) : option
     o.profile.experts_of(profile_shape(o, rank), t, ids.subspan(t * o.top_k, o.top_k));
 }
 
+void BenchLayer::restore_x() {
+  if (x_before.defined()) x.copy_(x_before);
+}
+
 void BenchLayer::forward(comm::Communicator& group, const ops::DispatchOptions& kind) {
   kernels::fill_zero(y);
   ops::dispatch_forward({context, group, routing, weights, kind}, y, x, options.keep ? &saved : nullptr);
 }
 
 void BenchLayer::backward(comm::Communicator& group, const ops::DispatchOptions& kind) {
-  ops::dispatch_backward({context, group, routing, weights, kind}, {dx, dweights, grads}, dy, x,
+  ops::dispatch_backward({context, group, routing, weights, kind}, {x, dweights, grads}, dy, x,
                          options.keep ? &saved : nullptr);
 }
 
@@ -102,7 +107,7 @@ double BenchLayer::error_of_some_tokens() const {
   const auto& o = options;
   double error = 0, size = 0;
   for (int64_t t = 0; t < o.tokens; t += std::max<int64_t>(1, o.tokens / 4)) {
-    const auto row = x[t].to(at::kDouble);
+    const auto row = x_before[t].to(at::kDouble);
     auto want = at::zeros({o.hidden}, at::kDouble);
     for (int64_t j = 0; j < o.top_k; ++j) {
       const auto expert = expert_weights(o, routing.ids_Nk[t][j].item<int64_t>());

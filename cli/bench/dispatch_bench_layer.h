@@ -40,6 +40,8 @@ class ProfileCounts {
 struct BenchLayer {
   BenchLayer(const DispatchBenchOptions& options, int rank);
 
+  // x as it was before a backward, which leaves dx in its place.
+  void restore_x();
   void forward(comm::Communicator& group, const ops::DispatchOptions& kind);
   void backward(comm::Communicator& group, const ops::DispatchOptions& kind);
   // Some tokens' results against fp64 loops: the largest difference, relative to the largest result.
@@ -49,7 +51,8 @@ struct BenchLayer {
   int rank;
   Counters counters;
   ops::OpContext context;
-  at::Tensor x, y, dy, dx, dweights;
+  at::Tensor x, y, dy, dweights;
+  at::Tensor x_before;  // undefined in a dry run
   ops::PinnedRouting routing;
   ops::ExpertWeights weights;
   ops::ExpertGradients grads;

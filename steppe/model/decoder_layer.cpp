@@ -83,11 +83,9 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
   const auto& w = call.weights;
   const auto& g = grads.dense;
   at::Tensor dx;
-  {
+  if (is_dense(call)) {
     const memory::Scope scope(Category::kResidual);
     dx = ops.empty(dh_nH.sizes());
-  }
-  if (is_dense(call)) {
     kernels::fill_zero(dx);
     ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.feed_forward, g.feed_forward,
                                      saved.gate_up, call.context.mlp_tile_tokens});
@@ -95,8 +93,11 @@ void feed_forward_half_backward(const LayerCall& call, const LayerGradients& gra
     const memory::Scope scope(Category::kRouting);
     const auto config = router_config(call.context.config);
     const auto dweights = ops.empty(state.routing->weights_Nk.sizes(), at::kFloat);
+    // While rows travel dx has x's place; what comes after is small beside them, and x is a norm away.
+    dx = saved.x_nH;
     ops::dispatch_backward(dispatch_layer(call, *state.routing), {dx, dweights, grads.experts}, dh_nH,
                            saved.x_nH, saved.dispatch ? &*saved.dispatch : nullptr);
+    normalize_mid(call, saved);
     if (w.dense.shared_expert.down_HI.defined()) {
       ops::feed_forward_backward(ops, {dx, dh_nH, saved.x_nH, w.dense.shared_expert, g.shared_expert,
                                        saved.shared_gate_up, call.context.mlp_tile_tokens});

@@ -55,8 +55,10 @@ Bytes chunked(const Sizes& s, const RoutedRows& rows, bool backward) {
     return {sent * ((backward ? 2 : 1) * row + 24), interior * std::min(rows.tile, sent)};
   }
   Bytes bytes;
-  bytes.dispatch = (2 * rows.slot + (backward ? 1 : 2) * sent) * (row + kPackedBytes) +
-                   (backward ? 2 * rows.slot * row : 0) + 48 * sent;
+  const int64_t packed = row + kPackedBytes;
+  bytes.dispatch = 2 * rows.slot * packed + 48 * sent;
+  bytes.dispatch +=
+      backward ? 2 * std::max(rows.slot * row, sent * packed) + sent * (row / 2 + 16) : 2 * sent * packed;
   bytes.expert = rows.tile * ((backward ? 2 : 1) * row + interior + (backward ? 8 : 4));
   return bytes;
 }
@@ -70,7 +72,7 @@ void add_pass(const Sizes& s, bool backward, Terms& terms) {
   const auto expected = pass_of(s, s.expected, backward), guaranteed = pass_of(s, s.guaranteed, backward);
   const bool chunks = s.expected.num_chunks > 1;
   terms.add("rows to and from experts",
-            chunks ? (backward ? "4 slots·R·H·b + k·c·H·b" : "2 slots·R·H·b + 2k·c·H·b")
+            chunks ? (backward ? "4 slots·R·H·b + k·c·H·b/2" : "2 slots·R·H·b + 2k·c·H·b")
                    : (backward ? "3R·H·b" : "2R·H·b"),
             Category::kDispatch, expected.dispatch, guaranteed.dispatch);
   terms.add("expert tile", chunks ? "T·(H+3I)·b" : "3T·I·b", Category::kExpert, expected.expert,

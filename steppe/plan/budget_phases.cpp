@@ -295,7 +295,10 @@ class PhaseList {
       });
     } else {
       add("experts backward, " + name, [&](Terms& terms) {
-        inner(terms);
+        add_backward_frame(layer, terms);
+        // The gradient of the normalized stream comes in its place.
+        terms.add("gradient, stream, normalized", "3N·H·b", Category::kResidual, 3 * stream(s) + 4 * s.n);
+        add_attention_saved(s, terms);
         terms.add("router scores", "4·N·E", Category::kRouting, router_backward(s));
         add_dispatch_backward(s, terms);
       });

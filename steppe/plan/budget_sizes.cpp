@@ -31,6 +31,7 @@ RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s, int ran
   const auto ids_Nk = at::empty({s.n, s.k}, at::TensorOptions().device(at::kMeta).dtype(at::kInt));
   const std::vector<int64_t> tokens(s.n);
   const int64_t local = s.E / s.Ep, own = s.shape.layout.index_in_group(Axis::kExpert);
+  const bool alike = !run.plan.routing_profile.ends_with(".jsonl");  // all layers
   for (int64_t layer = 0; layer < s.L; ++layer) {
     if (s.shape.model.is_dense_layer(layer)) continue;
     const auto mine =
@@ -54,8 +55,14 @@ RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s, int ran
       most.tile = std::max(most.tile, ops::tile_rows_of(plan, s.expert_tile_rows));
       most.helped = std::max(most.helped, static_cast<int64_t>(plan.helpers.experts_of(own).size()));
       most.moves = most.moves || plan.helpers.most() > 0;
+      const int64_t layers = alike ? num_moe_layers(s) : 1;
+      for (int64_t helper = 0; helper < s.Ep; ++helper)
+        for (const int64_t expert : plan.helpers.experts_of(helper)) {
+          most.borrowed += helper == own ? layers : 0;
+          most.lent += expert / local == own ? layers : 0;
+        }
     }
-    if (!run.plan.routing_profile.ends_with(".jsonl")) break;  // every layer is alike
+    if (alike) break;
   }
   most.sends_home = most.moves;
   return most;

@@ -21,6 +21,8 @@ struct RoutedRows {
   int64_t helped = 0;  // foreign experts
   bool moves = false;  // an expert's rows leave their home
   bool sends_home = false;
+  // Over all layers: foreign experts on this rank, and this rank's own that are foreign to others.
+  int64_t borrowed = 0, lent = 0;
 };
 
 struct Sizes {

@@ -59,6 +59,10 @@ void add_exchanges(const Sizes& s, const Volume& v, Tally<WirePurpose>& wire) {
   // Rows go again in front of the backward, unless the layer kept them: those of chunks it does not.
   const int64_t exchanges = s.keeps_all() && s.expected.num_chunks == 1 ? 4 : 5;
   wire.add(WirePurpose::kDispatch, exchanges * sent(rows, s.Ep));
+  // Weights of foreign experts in either pass; their gradients go home.
+  const int64_t expert = 3 * s.H * s.I;
+  wire.add(WirePurpose::kDispatch,
+           v.micro_batches * expert * (2 * s.expected.lent * s.b + s.expected.borrowed * s.g));
   const int64_t heads = 2 * s.q_width + 2 * std::max(s.kv_width, s.D * s.d);
   wire.add(WirePurpose::kSequence, (s.keeps_all() ? 2 : 3) * s.L * sent(v.tokens * heads * s.b, s.D));
   wire.add(WirePurpose::kVocab, 2 * v.tokens * s.H * s.b * (s.P - 1) + 2 * sent(v.tokens * s.H * s.b, s.P));

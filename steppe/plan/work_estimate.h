@@ -1,5 +1,6 @@
 // What a rank does in a step, by sizes alone and within a few percent: enough to say which of a thousand
-// layouts are worth a dry run. Balanced routing; the update is exact.
+// layouts are worth a dry run. Rows as an even routing spreads them, foreign experts as the dispatch plans
+// them for the run's routing profile; the update is exact.
 #pragma once
 
 #include "steppe/plan/budget_sizes.h"

@@ -1,5 +1,7 @@
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
 
+#include <algorithm>
+
 #include "steppe/comm/collectives.h"
 #include "steppe/kernels/permute.h"
 #include "steppe/memory/scope.h"
@@ -23,18 +25,21 @@ ChunkPass::ChunkPass(const DispatchLayer& layer, const DispatchPlan& plan, Pass 
     tiles_.push_back(cut_tiles(schedules_.back().rows_of_expert, tile_limit));
   }
   const bool backward = pass == Pass::kBackward;
-  const int64_t slot = slot_rows(plan, group_.rank()), routes = tokens_.k * tokens_.largest();
+  slot_rows_ = slot_rows(plan, group_.rank()), routes_ = tokens_.k * tokens_.largest();
   const memory::Scope scope(Category::kDispatch);
   for (int i = 0; i < 2; ++i) {
-    slot_x_[i] = context.empty({slot, packed_.width()});
-    if (backward) slot_dy_[i] = context.empty({slot, hidden});
-    if (i == 0 || !backward) source[i] = context.empty({routes, packed_.width()});
+    slot_x_[i] = context.empty({slot_rows_, packed_.width()});
+    if (backward)
+      slot_dy_[i] = context.empty({std::max(slot_rows_ * hidden, routes_ * packed_.width())});
+    else
+      source[i] = context.empty({routes_, packed_.width()});
   }
-  if (backward) source[1] = source[0].view({-1}).narrow(0, 0, routes * hidden).view({routes, hidden});
-  for (auto& order : orders_) order = {context.empty({routes}, at::kInt), context.empty({routes}, at::kInt)};
-  order_scratch_ = make_order_scratch(context, routes);
-  ids_ck_ = context.empty({routes}, at::kInt);
-  values_ck_ = context.empty({routes}, at::kFloat);
+  if (backward) source_dy_ = context.empty({routes_ * columns(0).width});
+  for (auto& order : orders_)
+    order = {context.empty({routes_}, at::kInt), context.empty({routes_}, at::kInt)};
+  order_scratch_ = make_order_scratch(context, routes_);
+  ids_ck_ = context.empty({routes_}, at::kInt);
+  values_ck_ = context.empty({routes_}, at::kFloat);
 
   const memory::Scope expert(Category::kExpert);
   tile.x_TH = context.empty({tile_limit, hidden});
@@ -74,6 +79,29 @@ void ChunkPass::gather_packed(const at::Tensor& source_RP, const at::Tensor& x_N
                          first_rows(orders_[chunk % 3].route_of_slot, sent));
 }
 
+ChunkPass::Columns ChunkPass::columns(int half) const {
+  const int64_t aligned = 16 / packed_.itemsize;
+  const int64_t first =
+      std::min(((packed_.hidden + 1) / 2 + aligned - 1) / aligned * aligned, packed_.hidden);
+  return half == 0 ? Columns{0, first} : Columns{first, packed_.hidden - first};
+}
+
+at::Tensor ChunkPass::slot_dy(int64_t chunk, int half) const {
+  const auto [begin, width] = columns(half);
+  return slot_dy_[chunk % 2].narrow(0, slot_rows_ * begin, slot_rows_ * width).view({slot_rows_, width});
+}
+
+at::Tensor ChunkPass::source_in_slot_dy(int64_t chunk) const {
+  return slot_dy_[chunk % 2].narrow(0, 0, routes_ * packed_.width()).view({routes_, packed_.width()});
+}
+
+comm::Pending ChunkPass::dispatch_dy(const at::Tensor& dy_NH, int64_t chunk, int half) const {
+  const auto [begin, width] = columns(half);
+  const auto source = source_dy_.narrow(0, 0, routes_ * width).view({routes_, width});
+  gather(source, dy_NH.narrow(1, begin, width), chunk);
+  return dispatch(slot_dy(chunk, half), source, chunk);
+}
+
 comm::Pending ChunkPass::dispatch(const at::Tensor& slot, const at::Tensor& source, int64_t chunk) const {
   const auto& s = schedules_[chunk];
   return comm::all_to_all_rows(group_, first_rows(slot, s.num_received), first_rows(source, s.num_sent),
@@ -111,6 +139,13 @@ void ChunkPass::load(const at::Tensor& tile_rows, const at::Tensor& slot, int64_
 void ChunkPass::load_packed(int64_t chunk, const Tile& of) const {
   load(tile.x_TH, packed_.values(slot_x(chunk)), chunk, of);
   load(tile.weight_T, packed_.weights(slot_x(chunk)), chunk, of);
+}
+
+void ChunkPass::load_dy(int64_t chunk, const Tile& of) const {
+  for (const int half : {0, 1}) {
+    const auto [begin, width] = columns(half);
+    load(tile.dy_TH.narrow(1, begin, width), slot_dy(chunk, half), chunk, of);
+  }
 }
 
 void ChunkPass::store_packed(const at::Tensor& tile_rows, const at::Tensor& tile_weights, int64_t chunk,

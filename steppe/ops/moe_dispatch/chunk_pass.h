@@ -36,6 +36,8 @@ class ChunkPass {
   // Rows of the chunk's tokens into a source buffer; packed: with their routing weights.
   void gather(const at::Tensor& source, const at::Tensor& rows_NH, int64_t chunk) const;
   void gather_packed(const at::Tensor& source_RP, const at::Tensor& x_NH, int64_t chunk) const;
+  // A half of dy's columns through the source buffer, which it fills, to its half of the slots.
+  comm::Pending dispatch_dy(const at::Tensor& dy_NH, int64_t chunk, int half) const;
   // A source buffer out to the slots of all ranks, and a slot back into the source buffers.
   comm::Pending dispatch(const at::Tensor& slot, const at::Tensor& source, int64_t chunk) const;
   comm::Pending give_back(const at::Tensor& source, const at::Tensor& slot, int64_t chunk) const;
@@ -48,6 +50,7 @@ class ChunkPass {
   // Rows of a tile out of a slot into the tile's buffers, and back; packed: with their weights.
   void load(const at::Tensor& tile_rows, const at::Tensor& slot, int64_t chunk, const Tile& tile) const;
   void load_packed(int64_t chunk, const Tile& tile) const;
+  void load_dy(int64_t chunk, const Tile& tile) const;
   void store_packed(const at::Tensor& tile_rows, const at::Tensor& tile_weights, int64_t chunk,
                     const Tile& tile) const;
   // A tile's part of what is kept of all rows received; undefined where nothing is.
@@ -57,13 +60,20 @@ class ChunkPass {
 
   // Alternating by chunk.
   const at::Tensor& slot_x(int64_t chunk) const { return slot_x_[chunk % 2]; }  // packed
-  const at::Tensor& slot_dy(int64_t chunk) const { return slot_dy_[chunk % 2]; }
-  // Rows of this rank's tokens. Forward: leaving and returning, packed. Backward: two views of one buffer,
-  // packed for x and dx, not for dy.
+  // The slot of dy as a packed source buffer: of x before dy arrives there, of dx when it is done with.
+  at::Tensor source_in_slot_dy(int64_t chunk) const;
+  // Packed rows of this rank's tokens in the forward: leaving and returning.
   std::array<at::Tensor, 2> source;
   ExpertTile tile;
 
  private:
+  // A half of dy's columns: the first ones or the others.
+  struct Columns {
+    int64_t begin, width;
+  };
+  Columns columns(int half) const;
+  at::Tensor slot_dy(int64_t chunk, int half) const;
+
   comm::Communicator& group_;
   const DispatchPlan& plan_;
   const PinnedRouting& routing_;
@@ -71,7 +81,9 @@ class ChunkPass {
   PackedRow packed_;
   std::vector<RouteSchedule> schedules_;
   std::vector<std::vector<Tile>> tiles_;
-  std::array<at::Tensor, 2> slot_x_, slot_dy_;
+  int64_t slot_rows_ = 0, routes_ = 0;          // of a slot; of this rank's largest chunk
+  std::array<at::Tensor, 2> slot_x_, slot_dy_;  // slot_dy: values, not rows
+  at::Tensor source_dy_;                        // values
   std::array<RouteOrder, 3> orders_;
   RouteOrderScratch order_scratch_;
   at::Tensor ids_ck_, values_ck_;

@@ -93,6 +93,26 @@ TEST(DispatchKinds, RepeatBitForBit) {
   }
 }
 
+TEST(DispatchKinds, GradientOfXMayTakeItsPlace) {
+  for (const int degree : {1, 3}) {
+    const auto layer = make_layer(uneven_tokens(degree), Routes::kPowerLaw, at::kFloat);
+    comm::run_ranks(degree, [&](int rank, const auto& store) {
+      const auto group = comm::make_world(rank, degree, store);
+      for (const auto& kind : all_kinds()) {
+        SCOPED_TRACE(kind.name);
+        auto beside = part_for(layer, *group, at::kCPU, kind),
+             in_place = part_for(layer, *group, at::kCPU, kind);
+        in_place.grads.dx_NH = in_place.x_NH;
+        Counters counters;
+        run_kind(context_of(beside, counters), *group, beside, kind);
+        run_kind(context_of(in_place, counters), *group, in_place, kind);
+        EXPECT_TRUE(at::equal(beside.dx_NH, in_place.x_NH));
+        EXPECT_TRUE(at::equal(beside.grads.experts.gate_up_E2IH, in_place.grads.experts.gate_up_E2IH));
+      }
+    });
+  }
+}
+
 // Results, allocations and bytes on the wire of a kind on one rank's part of a layer.
 struct Trace {
   std::vector<at::Tensor> results;

@@ -88,7 +88,7 @@ struct DispatchLayer {
 };
 
 struct DispatchGradients {
-  at::Tensor dx_NH;         // written
+  at::Tensor dx_NH;         // written; may be x
   at::Tensor dweights_Nk;   // written
   ExpertGradients experts;  // accumulated
 };

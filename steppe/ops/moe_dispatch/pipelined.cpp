@@ -1,5 +1,7 @@
 #include "steppe/ops/moe_dispatch/pipelined.h"
 
+#include <initializer_list>
+
 #include "steppe/ops/moe_dispatch/chunk_mark.h"
 #include "steppe/ops/moe_dispatch/chunk_pass.h"
 #include "steppe/ops/moe_dispatch/kept_gate_up.h"
@@ -7,14 +9,14 @@
 namespace steppe::ops {
 namespace {
 
-// Calls work(tile) for the chunk's tiles, and part(0), part(1), … when each of as many equal parts of them
-// begins.
+// Calls work(tile) for the chunk's tiles, and part(0), part(1), … when so many sixths of them are done.
 template <class Work, class Part>
-void work_through(const ChunkPass& pass, int64_t chunk, size_t num_parts, Work work, Part part) {
+void work_through(const ChunkPass& pass, int64_t chunk, std::initializer_list<size_t> sixths, Work work,
+                  Part part) {
   const auto& tiles = pass.tiles(chunk);
-  size_t next = 0;
+  const auto* next = sixths.begin();
   for (size_t i = 0; i <= tiles.size(); ++i) {
-    while (next < num_parts && next * tiles.size() / num_parts <= i) part(next++);
+    for (; next != sixths.end() && *next * tiles.size() / 6 <= i; ++next) part(next - sixths.begin());
     if (i < tiles.size()) work(tiles[i]);
   }
 }
@@ -42,7 +44,7 @@ void pipelined_forward(const DispatchLayer& layer, const DispatchPlan& plan, con
     const ChunkMark mark(chunk, pass.num_chunks());
     comm::Pending returns;
     work_through(
-        pass, chunk, /*num_parts=*/2,
+        pass, chunk, {0, 3},
         [&](const Tile& of) {
           auto& tile = pass.tile;
           const int64_t rows = rows_of(of);
@@ -53,7 +55,7 @@ void pipelined_forward(const DispatchLayer& layer, const DispatchPlan& plan, con
                           experts, pass.kept(kept_R2I, chunk, of), 0);
           pass.store_packed(tile.x_TH, {}, chunk, of);
         },
-        [&](size_t part) {
+        [&](int64_t part) {
           if (part == 0) {
             if (chunk > 0) returns = pass.give_back(returning, pass.slot_x(chunk - 1), chunk - 1);
             if (chunk < last) prepare(chunk + 1);
@@ -77,39 +79,40 @@ void pipelined_backward(const DispatchLayer& layer, const DispatchPlan& plan, co
   const auto kept_R2I = take_gate_up(saved);
   {
     ChunkPass pass(layer, plan, Pass::kBackward, kept_R2I.defined());
-    // One buffer: each use of it begins when what the one before put there has left or was combined.
-    const auto& x_source = pass.source[0];  // and dx returning
-    const auto& dy_source = pass.source[1];
-    comm::Pending dy_arrives, dx_returns, x_arrives;
-    const auto send_dy = [&](int64_t chunk) {
-      pass.order(chunk);
-      pass.gather(dy_source, dy_NH, chunk);
-      dy_arrives = pass.dispatch(pass.slot_dy(chunk), dy_source, chunk);
-    };
+    comm::Pending arrives, returns;
     const auto send_x = [&](int64_t chunk) {
-      pass.gather_packed(x_source, x_NH, chunk);
-      x_arrives = pass.dispatch(pass.slot_x(chunk), x_source, chunk);
+      const auto source = pass.source_in_slot_dy(chunk);
+      pass.order(chunk);
+      pass.gather_packed(source, x_NH, chunk);
+      arrives = pass.dispatch(pass.slot_x(chunk), source, chunk);
+    };
+    const auto send_dy = [&](int64_t chunk, int half) { arrives = pass.dispatch_dy(dy_NH, chunk, half); };
+    const auto return_dx = [&](int64_t chunk) {
+      returns = pass.give_back(pass.source_in_slot_dy(chunk), pass.slot_x(chunk), chunk);
     };
     const auto take_back = [&](int64_t chunk) {
-      pass.combine(grads.dx_NH, x_source, chunk, /*add=*/false);
-      pass.scatter_weights(grads.dweights_Nk, x_source, chunk);
+      const auto source = pass.source_in_slot_dy(chunk);
+      pass.combine(grads.dx_NH, source, chunk, /*add=*/false);
+      pass.scatter_weights(grads.dweights_Nk, source, chunk);
     };
 
-    send_dy(0);
-    dy_arrives.wait();
     send_x(0);
+    arrives.wait();
+    send_dy(0, /*half=*/0);
+    arrives.wait();
+    send_dy(0, /*half=*/1);
     const auto helped = helpers.wait();
-    x_arrives.wait();
+    arrives.wait();
     const int64_t last = pass.num_chunks() - 1;
     for (int64_t chunk = 0; chunk <= last; ++chunk) {
       const ChunkMark mark(chunk, pass.num_chunks());
       work_through(
-          pass, chunk, /*num_parts=*/3,
+          pass, chunk, {0, 2, 4, 5},
           [&](const Tile& of) {
             auto& tile = pass.tile;
             const int64_t rows = rows_of(of);
             pass.load_packed(chunk, of);
-            pass.load(tile.dy_TH, pass.slot_dy(chunk), chunk, of);
+            pass.load_dy(chunk, of);
             const auto items = pass.rows_of_items(chunk, of);
             experts_backward(
                 layer.context,
@@ -123,21 +126,23 @@ void pipelined_backward(const DispatchLayer& layer, const DispatchPlan& plan, co
                 helped, helped_grads);
             pass.store_packed(tile.dy_TH, tile.dweight_T, chunk, of);
           },
-          [&](size_t part) {
+          // One at a time: each needs the room that the one before leaves.
+          [&](int64_t part) {
+            returns.wait();
+            arrives.wait();
             if (part == 0) {
-              if (chunk < last) send_dy(chunk + 1);
+              if (chunk > 0) return_dx(chunk - 1);
             } else if (part == 1) {
-              dy_arrives.wait();
-              if (chunk > 0) dx_returns = pass.give_back(x_source, pass.slot_x(chunk - 1), chunk - 1);
-            } else {
-              dx_returns.wait();
               if (chunk > 0) take_back(chunk - 1);
               if (chunk < last) send_x(chunk + 1);
+            } else if (chunk < last) {
+              send_dy(chunk + 1, /*half=*/static_cast<int>(part) - 2);
             }
           });
-      x_arrives.wait();
+      arrives.wait();
     }
-    pass.give_back(x_source, pass.slot_x(last), last).wait();
+    return_dx(last);
+    returns.wait();
     take_back(last);
   }
   helpers.send_home(helped_grads, grads.experts);

@@ -50,7 +50,13 @@ Watched claim(const DispatchPlan& plan, int rank, int64_t own_chunk_tokens, int6
     return claim;
   }
   const int64_t row = hidden * item, packed = (row + 15) / 16 * 16 + 16;
-  claim.dispatch = slot * 2 * (packed + (backward ? row : 0)) + routes * ((backward ? 1 : 2) * packed + 44);
+  claim.dispatch = slot * 2 * packed + routes * 44;
+  if (backward) {
+    const int64_t half = std::min((row / 2 + 15) / 16 * 16, row);
+    claim.dispatch += 2 * std::max(slot * row, routes * packed) + routes * half;
+  } else {
+    claim.dispatch += 2 * routes * packed;
+  }
   claim.expert = tile * ((hidden + 3 * intermediate) * item + 4);
   if (backward) claim.expert += tile * (hidden * item + 4);
   return claim;
@@ -194,6 +200,7 @@ struct LargeLayer {
             {empty({tokens, kChoices}, at::kInt), empty({tokens, kChoices}, at::kFloat), counts},
             {empty({local, 2 * kWidth, kWidth}), empty({local, kWidth, kWidth})},
             {}};
+    part.dx_NH = part.x_NH;
     part.grads = {part.dx_NH,
                   empty({tokens, kChoices}, at::kFloat),
                   {empty({local, 2 * kWidth, kWidth}, gradients), empty({local, kWidth, kWidth}, gradients)}};
@@ -210,8 +217,8 @@ struct LargeLayer {
     }
     Counters counters;
     auto passes = run_watched({at::kMeta, at::kBFloat16, &counters}, group, part, options);
-    // No operands of the forward.
-    passes.forward.peak -= static_cast<int64_t>(part.dy_NH.nbytes() + part.dx_NH.nbytes());
+    // No operand of the forward.
+    passes.forward.peak -= static_cast<int64_t>(part.dy_NH.nbytes());
     return passes;
   }
 
@@ -239,8 +246,8 @@ double larger_peak(const Passes& passes) {
   return static_cast<double>(std::max(passes.forward.peak, passes.backward.peak));
 }
 
-// Weights, gradients, input and output included. llep holds five routed buffers in its backward (x, dy, gate
-// and up, the activation), four in its forward.
+// Weights, gradients, input and output included, dx in x's place. llep holds five routed buffers in its
+// backward (x, dy, gate and up, the activation), four in its forward.
 TEST(PipelinedBytes, ALargeLayerHoldsASmallPartOfWhatLlepHolds) {
   const auto counts = LargeLayer::counts_of("balanced", 65536, 10);
   const auto pipelined = LargeLayer(counts, 65536, 0).run(DispatchKind::kPipelinedLlep);
@@ -250,7 +257,7 @@ TEST(PipelinedBytes, ALargeLayerHoldsASmallPartOfWhatLlepHolds) {
   };
   EXPECT_LE(share(pipelined.forward, llep.forward), 0.15);
   EXPECT_LE(share(pipelined.backward, llep.backward), 0.15);
-  EXPECT_LE(larger_peak(pipelined) / larger_peak(llep), 1 - 0.605);
+  EXPECT_LE(larger_peak(pipelined) / larger_peak(llep), 1 - 0.635);
   EXPECT_LE(static_cast<double>(pipelined.forward.peak) / static_cast<double>(llep.forward.peak), 1 - 0.58);
 }
 
@@ -262,8 +269,8 @@ TEST(PipelinedBytes, SkewedLayersHoldASmallPartToo) {
     double less;
   };
   for (const auto& [tokens, chunks, gradients, less] :
-       {Case{65536, 10, at::kFloat, 0.566}, Case{65536, 10, at::kBFloat16, 0.62},
-        Case{65536, 16, at::kFloat, 0.593}, Case{131072, 10, at::kFloat, 0.659}})
+       {Case{65536, 10, at::kFloat, 0.593}, Case{65536, 10, at::kBFloat16, 0.655},
+        Case{65536, 16, at::kFloat, 0.61}, Case{131072, 10, at::kFloat, 0.69}})
     for (const char* profile : {"30/16", "80/16", "95/16"}) {
       SCOPED_TRACE(
           fmt::format("{} tokens, {} chunks, {}, {}", tokens, chunks, profile, c10::toString(gradients)));
