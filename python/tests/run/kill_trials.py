@@ -138,7 +138,7 @@ class Trials:
         size = metrics.stat().st_size if metrics.exists() else 0
         # Now and then before it trains at all.
         if self.random.random() > 0.05:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 240
             while not (metrics.exists() and metrics.stat().st_size not in (0, size)):
                 assert job.process.poll() is None, job.output
                 assert time.monotonic() < deadline, job.output

@@ -87,7 +87,7 @@ def read_metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def wait_until(condition, what: str, limit: float = 120):
+def wait_until(condition, what: str, limit: float = 240):
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {limit} s"
@@ -122,7 +122,7 @@ class Job:
     def output(self) -> str:
         return self.stderr_file.read_text(errors="replace")
 
-    def wait(self, limit: float = 120) -> int:
+    def wait(self, limit: float = 240) -> int:
         """The exit status. Nothing may outlive the process.
 
         The limit is far above what a busy machine needs, and below comm.timeout, which is never waited for.

@@ -189,7 +189,7 @@ def test_other_commands(program, tmp_path, arguments, status, words):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert result.returncode == status, result.stderr
@@ -215,7 +215,7 @@ def test_more_ranks_than_a_machine_can_bear(start):
 
 
 def test_no_recipe(program):
-    result = subprocess.run([program, "train"], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([program, "train"], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 2
     assert "recipe is required" in result.stderr
     assert "--help" in result.stderr
