@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cli/launch/exit_report.h"
+#include "cli/run_lock.h"
 #include "steppe/base/error.h"
 #include "steppe/checkpoint/native_folder.h"
 #include "steppe/recipe/document.h"
@@ -138,9 +139,7 @@ void check_other_files(const recipe::RunConfig& run, const std::string& resolved
                      count > kListed ? fmt::format(" and {} more", count - kListed) : "");
 }
 
-}  // namespace
-
-void check_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
+void check_contents(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
   if (others == OtherFiles::kRefuse && !holds_a_run(run)) check_other_files(run, resolved);
   auto own = run;
   own.checkpoint.load.reset();
@@ -152,12 +151,21 @@ void check_run_folder(const recipe::RunConfig& run, const std::string& resolved,
                      run.run.folder, why_taken(run, resolved));
 }
 
+}  // namespace
+
+void check_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
+  RunLock::check_free(run.run.folder);
+  check_contents(run, resolved, others);
+}
+
 void claim_run_folder(const recipe::RunConfig& run, const std::string& resolved, OtherFiles others) {
   check_run_folder(run, resolved, others);
   const fs::path folder = run.run.folder;
   std::error_code error;
   fs::create_directories(folder, error);
   STEPPE_CHECK(!error, "[train] cannot make run.folder {}: {}", run.run.folder, error.message());
+  static const RunLock until_the_process_ends(run.run.folder);
+  check_contents(run, resolved, others);  // what a job that was on its way out left
   const auto set_aside = [&](const std::string& name) {
     fs::rename(folder / name, folder / (name + ".old"), error);
     STEPPE_CHECK(!error, "[train] cannot set {}/{} aside: {}", run.run.folder, name, error.message());
