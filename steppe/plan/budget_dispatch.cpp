@@ -23,6 +23,11 @@ int64_t order_bytes(const Sizes& s, const RoutedRows& rows) {
   return (rows.moves ? 20 : 8) * s.n * s.k;
 }
 
+// Gate, up and activation; where all is kept, the first two are booked as saved.
+int64_t interior_of_row(const Sizes& s) {
+  return (s.keeps_all() ? 1 : 3) * s.I * s.b;
+}
+
 struct Bytes {
   int64_t dispatch = 0, expert = 0;
 };
@@ -31,26 +36,29 @@ struct Bytes {
 Bytes one_shot_forward(const Sizes& s, const RoutedRows& rows) {
   const int64_t sent = s.n * s.k, received = rows.received, row = s.H * s.b;
   const int64_t small = order_bytes(s, rows) + 4 * received;
-  if (s.Ep == 1) return {small + sent * row, 3 * tile_of(s, rows) * s.I * s.b};
+  const int64_t tile = tile_of(s, rows) * interior_of_row(s);
+  if (s.Ep == 1) return {small + sent * row, tile};
   const int64_t moving = small + std::max(2 * received, received + sent) * row;
-  const int64_t working = small + received * row, tile = 3 * tile_of(s, rows) * s.I * s.b;
+  const int64_t working = small + received * row;
   return moving > working + tile ? Bytes{moving, 0} : Bytes{working, tile};
 }
 
+// Rows of x, their weights and their order come again, or were kept.
 Bytes one_shot_backward(const Sizes& s, const RoutedRows& rows) {
   const int64_t sent = s.n * s.k, received = rows.received, row = s.H * s.b;
-  const int64_t small = order_bytes(s, rows) + 8 * received;
-  const int64_t tile = 3 * tile_of(s, rows) * s.I * s.b;
-  if (s.Ep == 1) return {small + 2 * sent * row, tile};
-  const int64_t moving = small + received * row + std::max(2 * received, received + sent) * row;
-  const int64_t working = small + 2 * received * row;
+  const int64_t of_x = s.keeps_all() ? 0 : (s.Ep == 1 ? sent : received) * row + 4 * received;
+  const int64_t held = of_x + (s.keeps_all() ? 0 : order_bytes(s, rows)) + 4 * received;
+  const int64_t tile = tile_of(s, rows) * interior_of_row(s);
+  if (s.Ep == 1) return {held + sent * row, tile};
+  const int64_t moving = held + std::max(2 * received, received + sent) * row;
+  const int64_t working = held + received * row;
   return moving > working + tile ? Bytes{moving, 0} : Bytes{working, tile};
 }
 
 // ops/moe_dispatch/pipelined.h, and chunks_in_turn.h for a group of one.
 Bytes chunked(const Sizes& s, const RoutedRows& rows, bool backward) {
   const int64_t row = s.H * s.b, sent = rows.chunk_sent;
-  const int64_t interior = (s.keeps_all() ? 1 : 3) * s.I * s.b;
+  const int64_t interior = interior_of_row(s);
   if (s.Ep == 1) {
     return {sent * ((backward ? 2 : 1) * row + 24), interior * std::min(rows.tile, sent)};
   }
@@ -82,9 +90,8 @@ void add_pass(const Sizes& s, bool backward, Terms& terms) {
   terms.add("weights of foreign experts", "helped·3H·I·b", Category::kGathered,
             s.expected.helped * expert_weights(s) * s.b, s.guaranteed.helped * expert_weights(s) * s.b);
   if (!backward) return;
-  terms.add("gradients of foreign experts", s.narrow_gradients() ? "2·helped·3H·I" : "4·helped·3H·I",
-            Category::kGrads, s.g * s.expected.helped * expert_weights(s),
-            s.g * s.guaranteed.helped * expert_weights(s));
+  terms.add("gradients of foreign experts", "g·helped·3H·I", Category::kGrads,
+            s.g * s.expected.helped * expert_weights(s), s.g * s.guaranteed.helped * expert_weights(s));
   if (s.b < s.g) {
     terms.add("product of a weight gradient", "2I·H·b", Category::kGrads, 2 * s.I * s.H * s.b);
   }

@@ -72,14 +72,6 @@ bool masters_double(const Sizes& s) {
   return s.state.masters_are_working(s.fp32() ? at::kFloat : at::kBFloat16);
 }
 
-namespace {
-
-const char* accumulators_formula(const Sizes& s) {
-  return s.narrow_gradients() ? "2·(Θd/W+Θe/Ep+Θv/P)" : "4·(Θd/W+Θe/Ep+Θv/P)";
-}
-
-}  // namespace
-
 void add_persistent(const Sizes& s, Terms& terms) {
   const int64_t dense = dense_of_all_layers(s) + norm_unit(s), experts = num_moe_layers(s) * expert_unit(s),
                 vocab = num_tables(s) * table_unit(s);
@@ -88,7 +80,7 @@ void add_persistent(const Sizes& s, Terms& terms) {
   terms.add("vocabulary weights", "b·Θv/P", Category::kWeights, s.b * vocab);
   terms.add("expert biases", "4·L·E", Category::kWeights, 4 * num_moe_layers(s) * s.E);
   if (!s.state.host_gradients) {
-    terms.add("gradient accumulators", accumulators_formula(s), Category::kGrads,
+    terms.add("gradient accumulators", "g·(Θd/W+Θe/Ep+Θv/P)", Category::kGrads,
               s.g * (dense / s.W + experts + vocab));
   }
   if (s.state.on_host()) return;
@@ -105,7 +97,7 @@ void add_host(const Sizes& s, Terms& terms) {
                   2 * moment_bytes(s) * owned(s));
   }
   if (s.state.host_gradients) {
-    terms.add("gradient accumulators", accumulators_formula(s), Category::kGrads,
+    terms.add("gradient accumulators", "g·(Θd/W+Θe/Ep+Θv/P)", Category::kGrads,
               memory::HostArena::kAlignment + s.g * accumulated(s));
   }
   if (s.state.placement == optim::Placement::kCpu) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "steppe/plan/budget_gradients.h"
 #include "steppe/plan/budget_sizes.h"
 
 namespace steppe::plan {
@@ -76,71 +77,11 @@ void add_behind_all_layers(const Sizes& s, Terms& terms) {
   add_kept(s, s.L, terms);
 }
 
-// Gradients on the host. The units at work have theirs on the device, those of the last two leave, and those
-// that are next come back, if the step has added to them before.
-void add_host_gradients(const Sizes& s, int64_t at_work, int64_t leaving, int64_t next, Terms& terms) {
-  if (!s.state.host_gradients) return;
-  terms.add("gradients of units at work, of two that leave", "4·2·(Θe/Ep+Θℓ/W)", Category::kGrads,
-            4 * (at_work + leaving));
-  terms.add("gradients of the units that are next", "4·(Θe/Ep+Θℓ/W)", Category::kGrads, 4 * next);
-}
-
-int64_t dense_shard(const Sizes& s, int64_t layer) {
-  return dense_unit(s, layer) / s.W;
-}
-
-int64_t experts_of(const Sizes& s, int64_t layer) {
-  return s.shape.model.is_dense_layer(layer) ? 0 : expert_unit(s);
-}
-
-// While the layer goes backward; of -1: behind all of them.
-int64_t leaving_at(const Sizes& s, int64_t layer) {
-  std::array<int64_t, 2> last = {table_unit(s), norm_unit(s) / s.W};
-  const auto leaves = [&](int64_t elements) {
-    if (elements > 0) last = {last[1], elements};
-  };
-  for (int64_t before = s.L - 1; before > layer; --before) {
-    leaves(experts_of(s, before));
-    if (before + 1 < s.L) leaves(dense_shard(s, before + 1));
-  }
-  if (layer < 0) leaves(dense_shard(s, 0));
-  return last[0] + last[1];
-}
-
-bool comes_back(const Sizes& s) {
-  return s.num_micro_batches > 1;
-}
-
-// Of the layer that goes backward next; below 0, of the embedding.
-int64_t next_gradients(const Sizes& s, int64_t layer) {
-  if (layer < 0) return comes_back(s) || s.shape.model.tie_word_embeddings ? table_unit(s) : 0;
-  if (!comes_back(s)) return 0;
-  return dense_shard(s, layer) + experts_of(s, layer);
-}
-
-// The last micro-batch's embedding still leaves during the first layer; the head comes back during the last.
-void add_host_gradients_forward(const Sizes& s, int64_t layer, Terms& terms) {
-  if (!s.state.host_gradients || !comes_back(s)) return;
-  const int64_t leaving = layer == 0 ? table_unit(s) + dense_shard(s, 0) : 0;
-  const int64_t next = layer + 1 == s.L ? table_unit(s) : 0;
-  terms.add("gradients that leave or come back", "4·Θv/P", Category::kGrads, 4 * (leaving + next));
-}
-
 void add_gathered(const Sizes& s, int64_t layer, int64_t next, Terms& terms) {
   if (s.W == 1) return;
   const bool both = next >= 0 && next < s.L;
   terms.add("gathered weights of two layers", "2b·Θℓ", Category::kGathered,
             s.b * (dense_unit(s, layer) + (both ? dense_unit(s, next) : 0)));
-}
-
-// A layer's gradient in full, and the one before it on its way.
-void add_layer_gradients(const Sizes& s, int64_t layer, Terms& terms) {
-  if (s.W == 1) return;
-  const int64_t mine = dense_unit(s, layer);
-  terms.add("dense gradient of a layer", "4·Θℓ", Category::kGrads, 4 * mine);
-  if (layer + 1 >= s.L) return;
-  const int64_t before = dense_unit(s, layer + 1);
-  terms.add("dense gradient on its way", "2b·Θℓ", Category::kStaging, 2 * s.b * before);
 }
 
 int64_t stream(const Sizes& s) {
@@ -180,14 +121,14 @@ class PhaseList {
     add("attention forward, " + kind + number, [&](Terms& terms) {
       add_boundaries(s, layer, layer, terms);
       add_gathered(s, layer, layer + 1, terms);
-      add_host_gradients_forward(s, layer, terms);
+      add_gradients_forward(s, layer, terms);
       terms.add("residual stream", "N·H·b", Category::kResidual, stream(s));
       add_attention_forward(s, false, terms);
     });
     add((dense ? "feed-forward, " : "experts forward, ") + kind + number, [&](Terms& terms) {
       add_boundaries(s, layer, layer, terms);
       add_gathered(s, layer, layer + 1, terms);
-      add_host_gradients_forward(s, layer, terms);
+      add_gradients_forward(s, layer, terms);
       terms.add("residual stream, normalized, output", "3N·H·b", Category::kResidual,
                 3 * stream(s) + 4 * s.n);
       if (s.keeps_all()) {
@@ -211,28 +152,50 @@ class PhaseList {
     } else {
       add_recomputed_backward(layer, kind + number);
     }
+    add_end_of_backward(layer, number);
+    if (!gradients_become_final(s) || dense || s.W == s.Ep) return;
+    add("gradients of experts over replicas, layer " + number, [&](Terms& terms) {
+      add_boundaries(s, layer, s.keeps_all() ? layer : 0, terms);
+      add_gathered(s, layer, layer - 1, terms);
+      add_gradients_backward(s, layer, terms);
+      terms.add("gradient", "N·H·b", Category::kResidual, stream(s));
+      terms.add("a unit's gradient and its sum", "Θe/Ep·(g+4Ep/W)", Category::kStaging, sum_of_experts(s));
+    });
   }
 
   void add_head() {
     const auto& s = s_;
     add("vocabulary loss", [&](Terms& terms) {
       add_behind_all_layers(s, terms);
-      if (s.state.host_gradients) {
-        terms.add("gradients of the head", "4·Θv/P", Category::kGrads, 4 * table_unit(s));
-      }
+      add_gradients_of_head(s, terms);
       terms.add("stream, normalized and its gradient", "3N·H·b", Category::kResidual,
                 3 * stream(s) + 4 * s.n);
       terms.add("final norm", "a few H", Category::kGathered, 8 * norm_unit(s));
       add_vocab_loss(s, terms);
+    });
+    if (!gradients_become_final(s) || s.shape.model.tie_word_embeddings) return;
+    add("gradients of the head over replicas", [&](Terms& terms) {
+      add_behind_all_layers(s, terms);
+      terms.add("gradients of the head", "g·Θv/P", Category::kGrads, s.g * table_unit(s));
+      terms.add("stream, normalized and its gradient", "3N·H·b", Category::kResidual,
+                3 * stream(s) + 4 * s.n);
+      terms.add("final norm", "a few H", Category::kGathered, 8 * norm_unit(s));
+      terms.add("a unit's gradient and its sum", "Θv/P·(g+4P/W)", Category::kStaging, sum_of_table(s));
     });
   }
 
   void add_embedding() {
     const auto& s = s_;
     add("embedding", [&](Terms& terms) {
-      add_host_gradients(s, table_unit(s), leaving_at(s, -1), 0, terms);
+      add_gradients_of_embedding(s, terms);
       terms.add("stream", "N·H·b", Category::kBoundary, stream(s));
       if (s.P > 1) terms.add("rows on their way", "2N·H·b", Category::kVocab, 2 * stream(s));
+    });
+    if (!gradients_become_final(s)) return;
+    add("gradients of the embedding over replicas", [&](Terms& terms) {
+      add_final_gradients_of_embedding(s, terms);
+      terms.add("stream", "N·H·b", Category::kBoundary, stream(s));
+      terms.add("a unit's gradient and its sum", "Θv/P·(g+4P/W)", Category::kStaging, sum_of_table(s));
     });
   }
 
@@ -242,20 +205,19 @@ class PhaseList {
     Phase phase{"optimizer", {}};
     Terms terms(phase.terms);
     const int64_t bytes =
-        (masters_double(s) ? 0 : 4) + 2 * moment_bytes(s) + (s.state.host_gradients ? 4 : 0);
+        (masters_double(s) ? 0 : 4) + 2 * moment_bytes(s) + (s.state.host_gradients ? s.g : 0);
     terms.add("optimizer staging", "s·β·(12…16)", Category::kStaging, bucket_slots(s) * bucket(s) * bytes);
     phases_.push_back(std::move(phase));
   }
 
+  // Accumulators on the device are summed once all are final.
   void add_replicas() {
     const auto& s = s_;
-    const bool experts = num_moe_layers(s) > 0 && s.W > s.Ep;
-    int64_t most = experts ? 4 * expert_unit(s) + 4 * expert_unit(s) * s.Ep / s.W : 0;
-    if (s.W > s.P) most = std::max(most, 4 * table_unit(s) + 4 * table_unit(s) * s.P / s.W);
+    if (s.state.host_gradients) return;
+    const int64_t experts = num_moe_layers(s) > 0 ? sum_of_experts(s) : 0;
     add("gradients over replicas", [&](Terms& terms) {
-      const int64_t largest = std::max(experts ? expert_unit(s) : 0, table_unit(s));
-      add_host_gradients(s, largest, largest + dense_shard(s, s.L - 1), 0, terms);
-      terms.add("a unit's gradient and its sum", "4·Θe/Ep·(1+Ep/W)", Category::kStaging, most);
+      terms.add("a unit's gradient and its sum", "Θe/Ep·(g+4Ep/W)", Category::kStaging,
+                std::max(experts, sum_of_table(s)));
     });
   }
 
@@ -263,14 +225,7 @@ class PhaseList {
   void add_backward_frame(int64_t layer, Terms& terms) const {
     add_boundaries(s_, layer, s_.keeps_all() ? layer + 1 : 0, terms);
     add_gathered(s_, layer, layer - 1, terms);
-    add_gradients(layer, terms);
-  }
-
-  void add_gradients(int64_t layer, Terms& terms) const {
-    add_layer_gradients(s_, layer, terms);
-    const int64_t summed = layer + 1 < s_.L ? dense_shard(s_, layer + 1) : 0;
-    add_host_gradients(s_, dense_shard(s_, layer) + summed + experts_of(s_, layer), leaving_at(s_, layer),
-                       next_gradients(s_, layer - 1), terms);
+    add_gradients_backward(s_, layer, terms);
   }
 
   void add_recomputed_backward(int64_t layer, const std::string& name) {
@@ -285,7 +240,7 @@ class PhaseList {
     const auto inner = [&](Terms& terms) {
       add_backward_frame(layer, terms);
       terms.add("gradient, stream, normalized and its gradient", "4N·H·b", Category::kResidual,
-                4 * stream(s) + 4 * s.n);
+                4 * stream(s) + 8 * s.n);
       add_attention_saved(s, terms);
     };
     if (dense) {
@@ -315,6 +270,18 @@ class PhaseList {
     });
   }
 
+  // Its dense gradient sets out, when nothing else of the layer is left.
+  void add_end_of_backward(int64_t layer, const std::string& number) {
+    const auto& s = s_;
+    if (s.W == 1) return;
+    add("dense gradient sets out, layer " + number, [&](Terms& terms) {
+      add_boundaries(s, layer, s.keeps_all() ? layer : 0, terms);
+      add_gathered(s, layer, layer - 1, terms);
+      add_gradients_setting_out(s, layer, terms);
+      terms.add("gradient", "N·H·b", Category::kResidual, stream(s));
+    });
+  }
+
   // Kept tensors are consumed; their gradients come beside.
   void add_kept_backward(int64_t layer) {
     const auto& s = s_;
@@ -325,29 +292,18 @@ class PhaseList {
       terms.add("gradient of expert weights", "4·N·k", Category::kRouting, 4 * s.n * s.k);
       if (m.is_dense_layer(layer)) {
         terms.add("activation", "N·I·b", Category::kFfn, s.n * m.intermediate_size * s.b);
+        if (!s.fp32()) {
+          terms.add("product of a weight gradient", "2I·H·b", Category::kGrads,
+                    2 * m.intermediate_size * s.H * s.b);
+        }
         return;
       }
-      if (s.expected.num_chunks > 1) return add_dispatch_backward(s, terms);
-      const auto bytes = [&](const RoutedRows& rows) {
-        const int64_t sent = s.n * s.k;
-        return s.Ep == 1 ? sent * s.H * s.b + 4 * sent
-                         : std::max(2 * rows.received, rows.received + sent) * s.H * s.b + 4 * rows.received;
-      };
-      terms.add("gradient rows", "2R·H·b", Category::kDispatch, bytes(s.expected), bytes(s.guaranteed));
-      terms.add("activations of experts", "R·I·b", Category::kExpert, s.expected.received * s.I * s.b,
-                s.guaranteed.received * s.I * s.b);
-      const int64_t expert = 3 * s.H * s.I;
-      terms.add("weights of foreign experts", "helped·3H·I·b", Category::kGathered,
-                s.expected.helped * expert * s.b, s.guaranteed.helped * expert * s.b);
-      terms.add("gradients of foreign experts", "4·helped·3H·I", Category::kGrads,
-                4 * s.expected.helped * expert, 4 * s.guaranteed.helped * expert);
-      if (!s.fp32())
-        terms.add("product of a weight gradient", "2I·H·b", Category::kGrads, 2 * s.I * s.H * s.b);
+      add_dispatch_backward(s, terms);
     });
     add("attention backward of kept layer " + std::to_string(layer), [&](Terms& terms) {
       add_boundaries(s, layer - 1, layer, terms);
       add_gathered(s_, layer, layer - 1, terms);
-      add_gradients(layer, terms);
+      add_gradients_backward(s, layer, terms);
       terms.add("gradient and input", "2N·H·b", Category::kResidual, 2 * stream(s));
       add_attention_backward(s, terms);
     });
@@ -357,14 +313,19 @@ class PhaseList {
   std::vector<Phase>& phases_;
 };
 
-// Of layers with the same neighbours the last: earlier ones keep less.
+// Of layers with the same neighbours the last: earlier ones keep less. Neighbours are the layer that is next
+// in the backward, and those before it there, whose gradients may still be leaving for the host (leaving_at).
+// Layers are the same where their attention outputs are in the same place, too.
 std::vector<int64_t> fullest_layers(const Sizes& s) {
   const auto kind_of = [&](int64_t layer) {
-    return layer < 0 || layer >= s.L ? 0 : s.shape.model.is_dense_layer(layer) ? 1 : 2;
+    if (layer < 0 || layer >= s.L) return 0;
+    return (s.shape.model.is_dense_layer(layer) ? 1 : 2) + 2 * static_cast<int>(s.output_of(layer));
   };
-  std::map<std::array<int, 3>, int64_t> last;
+  std::map<std::array<int, 5>, int64_t> last;
   for (int64_t layer = 0; layer < s.L; ++layer) {
-    last[{kind_of(layer - 1), kind_of(layer), kind_of(layer + 1)}] = layer;
+    std::array<int, 5> kinds{};
+    for (int64_t n = 0; n < 5; ++n) kinds[n] = kind_of(layer - 1 + n);
+    last[kinds] = layer;
   }
   std::vector<int64_t> layers;
   for (const auto& [kinds, layer] : last) layers.push_back(layer);

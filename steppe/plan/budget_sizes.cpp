@@ -22,9 +22,9 @@ int64_t rounded_up(int64_t value, int64_t multiple) {
 }
 
 // As the dispatch plans it, when every source of the group routes like this one.
-RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s, int rank) {
+RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s) {
   RoutedRows most;
-  const auto routing = supposed_routing(run, s.shape.model, rank);
+  const auto routing = supposed_routing(run, s.shape.model, s.shape.layout.rank());
   const auto split = ops::split_tokens(s.step.dispatch, s.n);
   most.num_chunks = split.num_chunks;
   most.chunk_sent = s.k * split.tokens(0, s.n);
@@ -80,6 +80,27 @@ RoutedRows rows_at_most(const Sizes& s) {
   return rows;
 }
 
+// Of the step's first micro-batch, and of the largest behind it.
+std::pair<int64_t, int64_t> tokens_of(const recipe::RunConfig& run, const Sizes& s) {
+  const auto tokens =
+      tokens_of_micro_batches(run, s.shape.layout_config, s.shape.layout.group_index(Axis::kSequence));
+  if (tokens.size() < 2) return {tokens.empty() ? 0 : tokens[0], 0};
+  return {tokens[0], *std::max_element(tokens.begin() + 1, tokens.end())};
+}
+
+void set_tokens(const recipe::RunConfig& run, int64_t tokens, Sizes& s, const Sizes* routed_alike) {
+  s.num_documents = tokens / run.training.seq_length;
+  s.n = (tokens + s.D - 1) / s.D, s.row = s.n * s.D;
+  const int64_t boundary = memory::HostArena::aligned(s.n * s.H * s.b);
+  s.host_boundaries = boundary == 0 ? 0 : std::min(s.L, s.offload.boundary_host_bytes / boundary);
+  if (routed_alike) {
+    s.expected = routed_alike->expected, s.guaranteed = routed_alike->guaranteed;
+  } else if (num_moe_layers(s) > 0) {
+    s.expected = rows_by_profile(run, s);
+    s.guaranteed = rows_at_most(s);
+  }
+}
+
 }  // namespace
 
 Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options,
@@ -91,11 +112,8 @@ Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& opti
   s.b = static_cast<int64_t>(c10::elementSize(train::compute_dtype(run)));
   s.W = options.world_size, s.D = layout.degree(Axis::kSequence), s.Ep = layout.degree(Axis::kExpert),
   s.P = layout.degree(Axis::kVocab);
-  const auto batch = supposed_rows(run, s.shape.layout_config, layout.group_index(Axis::kSequence));
   s.num_micro_batches = num_micro_batches(run, s.shape.layout_config);
   s.longest_document = run.training.seq_length + s.D - 1;
-  s.num_documents = batch / run.training.seq_length;
-  s.n = (batch + s.D - 1) / s.D, s.row = s.n * s.D;
   s.L = m.num_hidden_layers, s.H = m.hidden_size, s.E = m.num_experts, s.k = m.num_experts_per_tok,
   s.I = m.moe_intermediate_size, s.V = m.vocab_size;
   s.vocab_rows = layout::even_part(s.V, s.P, layout.index_in_group(Axis::kVocab)).size();
@@ -103,25 +121,26 @@ Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& opti
   s.heads_each = m.num_attention_heads / s.D;
   s.kv_heads_each = std::max<int64_t>(1, m.num_key_value_heads / s.D);
   s.state = train::state_options(run);
+  s.g = s.state.gradient_itemsize();
   s.frozen = frozen_elements(s.shape, s.state);
   s.offload = train::offload_config(run, m, s.shape.layout_config, options.attention_output_bytes);
-  const int64_t boundary = memory::HostArena::aligned(s.n * s.H * s.b);
-  s.host_boundaries = boundary == 0 ? 0 : std::min(s.L, s.offload.boundary_host_bytes / boundary);
   const auto& dispatch = s.step.dispatch;
   s.expert_tile_rows = dispatch.tile_rows > 0 || dispatch.tile_bytes == 0
                            ? dispatch.tile_rows
                            : std::max<int64_t>(1, dispatch.tile_bytes / (3 * s.I * s.b));
-  bool any_experts = false;
-  for (int64_t layer = 0; layer < s.L; ++layer) any_experts = any_experts || !m.is_dense_layer(layer);
-  if (routed_alike) {
-    s.expected = routed_alike->expected, s.guaranteed = routed_alike->guaranteed;
-  } else if (any_experts) {
-    s.expected = rows_by_profile(run, s, rank);
-    s.guaranteed = rows_at_most(s);
-  }
+  const auto [first, later] = tokens_of(run, s);
+  s.adds_to_gradients = s.num_micro_batches > 1 && later >= first;
+  set_tokens(run, std::max(first, later), s, routed_alike);
   return s;
 }
-  s.g = s.state.gradient_itemsize();
+
+std::optional<Sizes> sizes_of_later(const recipe::RunConfig& run, const Sizes& largest) {
+  if (largest.adds_to_gradients || largest.num_micro_batches == 1) return std::nullopt;
+  Sizes s = largest;
+  s.adds_to_gradients = true;
+  set_tokens(run, tokens_of(run, s).second, s, nullptr);
+  return s;
+}
 
 int64_t dense_unit(const Sizes& s, int64_t layer) {
   const auto& m = s.shape.model;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "steppe/offload/offload_config.h"
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
@@ -34,10 +35,11 @@ struct Sizes {
   bool as_cuda = false;
   int64_t num_documents = 1;  // of a row
   int64_t b = 2;              // bytes a value
-  int64_t n = 0, row = 0;     // N, S
   int64_t g = 4;              // of a gradient accumulator
+  int64_t n = 0, row = 0;     // N, S
   int64_t longest_document = 0;
   int64_t num_micro_batches = 1;
+  bool adds_to_gradients = false;  // of an earlier micro-batch
   int64_t W = 1, D = 1, Ep = 1, P = 1;
   int64_t L = 0, H = 0, E = 0, k = 0, I = 0, V = 0;
   int64_t vocab_rows = 0;             // V/P
@@ -49,9 +51,9 @@ struct Sizes {
   RoutedRows expected, guaranteed;
 
   bool fp32() const { return b == 4; }
+  bool narrow_gradients() const { return g < 4; }
   bool keeps_all() const { return step.recompute == train::Recompute::kNone; }
   offload::OutputPlacement output_of(int64_t layer) const {
-  bool narrow_gradients() const { return g < 4; }
     return offload.attention_outputs.empty() ? offload::OutputPlacement::kRecompute
                                              : offload.attention_outputs[layer];
   }
@@ -61,6 +63,8 @@ struct Sizes {
 // `routed_alike`: sizes of a run whose layers route the same, whose rows need not be counted again.
 Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options,
                const Sizes* routed_alike = nullptr);
+// Where the largest micro-batch adds to no earlier one's gradients: of the largest that does, if any.
+std::optional<Sizes> sizes_of_later(const recipe::RunConfig& run, const Sizes& largest);
 
 Budget budget_of(const recipe::RunConfig& run, const Sizes& sizes, const DryRunOptions& options);
 

@@ -22,9 +22,10 @@ int64_t weight_product(const Sizes& s, int64_t rows) {
 VocabBytes vocab_parallel(const Sizes& s) {
   const int64_t all = s.P * s.n, logits = all * s.vocab_rows * s.b, rows = all * s.H * s.b;
   if (s.P == 1) return {logits + 12 * all, "N·V·b"};
-  const int64_t small = 4 * all + 12 * all * s.P + 12 * all + 4 * all;
-  return {rows + small + std::max(logits + rows, rows + s.P * s.n * s.H * s.b + 4 * s.n * s.H),
-          "P·N·(V/P+2H)·b"};
+  // Statistics of all shards meet; then the products with the gradient of the logits; then rows go home.
+  const int64_t meeting = logits + 12 * all * s.P, product = weight_product(s, s.vocab_rows);
+  const int64_t working = 4 * all + std::max({logits + product, logits + rows, 2 * rows + 4 * s.n * s.H});
+  return {rows + 16 * all + std::max(meeting, working) - product, "P·N·(V/P+2H)·b"};
 }
 
 VocabBytes full(const Sizes& s) {
@@ -36,15 +37,18 @@ VocabBytes full(const Sizes& s) {
 
 VocabBytes ring(const Sizes& s, int64_t tile, ops::Circulate circulate) {
   const bool weights = circulate == ops::Circulate::kWeights;
-  const int64_t rows = std::min(tile, s.n), travels = s.P > 2 ? 2 : s.P - 1;
-  const int64_t columns = (s.V + s.P - 1) / s.P;
-  int64_t bytes = rows * columns * s.b + 24 * rows + 12 * s.n;
-  if (!s.fp32()) bytes += rows * s.H * s.b;
+  const int64_t travels = s.P > 2 ? 2 : s.P - 1, columns = (s.V + s.P - 1) / s.P;
+  const int64_t num_tiles = (s.n + tile - 1) / tile;
+  const int64_t rows = weights ? std::min(tile, s.n) : (s.n + num_tiles - 1) / num_tiles;
+  const int64_t partial = s.fp32() ? 0 : rows * s.H * s.b;
+  const int64_t bytes = rows * columns * s.b + 24 * rows + 12 * s.n + partial;
   if (weights)
     return {bytes + travels * columns * s.H * (s.b + 4) + (s.fp32() ? 0 : 4 * s.n * s.H),
             "n·V/P·b + 2V/P·H·(b+4) + 4N·H"};
-  const int64_t gradients = s.fp32() ? travels : s.P == 1 ? 1 : 2;
-  return {bytes + travels * s.n * (s.H * s.b + 20) + gradients * 4 * s.n * s.H, "n·V/P·b + 2N·H·(b+4)"};
+  // The sum travels tile by tile, through a spare one.
+  const int64_t sum_tiles = s.P > 1 ? num_tiles + 1 : s.fp32() ? 0 : num_tiles;
+  return {bytes + travels * s.n * (s.H * s.b + 20) + sum_tiles * 4 * rows * s.H,
+          "n·V/P·b + 2N·H·b + 4(N+n)·H"};
 }
 
 VocabBytes tiled(const Sizes& s, int64_t tile) {

@@ -59,12 +59,18 @@ std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const
   return batch;
 }
 
-int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group) {
-  size_t most = 0;
+std::vector<int64_t> tokens_of_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout,
+                                             int64_t group) {
+  std::vector<int64_t> tokens;
   for (const auto& indices : batch_plan(run, layout).micro_batches(/*step=*/0, group)) {
-    most = std::max(most, indices.size());
+    tokens.push_back(static_cast<int64_t>(indices.size()) * run.training.seq_length);
   }
-  return static_cast<int64_t>(most) * run.training.seq_length;
+  return tokens;
+}
+
+int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group) {
+  const auto tokens = tokens_of_micro_batches(run, layout, group);
+  return tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end());
 }
 
 int fullest_rank(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {

@@ -19,7 +19,9 @@ struct SupposedBatch {
 std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const layout::LayoutConfig& layout,
                                              int64_t vocab_size, const SupposedBatch& options);
 
-// Tokens of the group's largest micro-batch.
+// Tokens of each of the group's micro-batches, and of the largest.
+std::vector<int64_t> tokens_of_micro_batches(const recipe::RunConfig& run, const layout::LayoutConfig& layout,
+                                             int64_t group);
 int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group);
 
 // The first rank of the group with the most sequences in a micro-batch.
