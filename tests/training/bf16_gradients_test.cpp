@@ -13,7 +13,7 @@
 namespace steppe::testing {
 namespace {
 
-constexpr double kRoundoff = 0x1p-8;  // of bf16, half an ulp of values just above a power of two
+constexpr double kRoundoff = 0x1p-8;  // of bf16, relative
 
 // Of one step: what every unit of rank 0 has accumulated and what is owned of it, by the unit's name.
 struct Accumulated {
@@ -83,8 +83,8 @@ TEST(Bf16Gradients, AVisitRoundsOnce) {
   }
 }
 
-// Of every rounding: half an ulp of a partial sum, which the sum of absolute values would bound, and here the
-// largest element of the unit does.
+// Of every rounding at most half an ulp of a partial sum, for which the unit's largest element stands here. A
+// product is rounded in both runs: on its way to the fp32 sum, and as it is added to the bf16 one.
 TEST(Bf16Gradients, RoundAVisitAProductAndASumOverReplicas) {
   struct RoundingCase {
     layout::LayoutConfig layout;
@@ -97,6 +97,7 @@ TEST(Bf16Gradients, RoundAVisitAProductAndASumOverReplicas) {
   chunks.token_budget = 16, chunks.plan.least_loaded.min_rows = 4;
   for (const auto& c : {RoundingCase{{1, 1, 1, 1}, false, 4, {}},
                         {{1, 1, 1, 1}, true, 2, {}},
+                        {{1, 1, 1, 1}, false, 2, chunks},
                         {{2, 1, 1, 1}, false, 2, {}},
                         {{2, 1, 2, 1}, true, 1, chunks},
                         {{2, 2, 2, 2}, false, 1, chunks}}) {
@@ -112,16 +113,17 @@ TEST(Bf16Gradients, RoundAVisitAProductAndASumOverReplicas) {
         const auto& [name, exact] = wide[rank].grads[u];
         const auto& got = narrow[rank].grads[u].second;
         const int64_t visits = c.micro_batches * (c.tied && name == "embedding" ? 2 : 1);
-        // Chunks and helpers, which add one each: at most four pieces of an expert's rows a micro-batch.
-        const int64_t products = is_of_experts(name) && c.dispatch.kind != ops::DispatchKind::kEp ? 8 : 1;
-        const double bound = static_cast<double>(visits * products + 1) * kRoundoff / 2;
+        // Four chunks, at home and at a helper, whose sum comes home.
+        const bool pieces = is_of_experts(name) && c.dispatch.kind != ops::DispatchKind::kEp;
+        const int64_t roundings = (is_of_experts(name) ? 2 : 1) * (pieces ? 4 * 2 + 1 : 1);
+        const double bound = static_cast<double>(visits * roundings + 1) * kRoundoff;
         const double error = (got.to(at::kDouble) - exact.to(at::kDouble)).abs().max().item<double>() /
                              exact.abs().max().item<double>();
         EXPECT_LE(error, bound) << name;
         worst = std::max(worst, error / bound);
       }
     }
-    EXPECT_GT(worst, 0.05);
+    EXPECT_GT(worst, 0.1);
   }
 }
 
