@@ -69,7 +69,8 @@ recipe::RunConfig small_recipe(const PlannedRun& run) {
 std::vector<PlannedRun> planned_runs() {
   const std::string pipelined = "dispatch.kind=pipelined_llep", llep = "dispatch.kind=llep",
                     hot = "plan.routing_profile=80/4", chunks = "dispatch.token_budget=16";
-  const std::string bf16 = "model.compute_dtype=bfloat16", keep = "activation_checkpoint.mode=none";
+  const std::string bf16 = "model.compute_dtype=bfloat16", keep = "activation_checkpoint.mode=none",
+                    narrow = "training.gradient_dtype=bfloat16";
   return {
       {"alone", 1, {}},
       {"alone, micro-batches of two", 1, {"training.micro_batch_size=2"}},
@@ -175,6 +176,17 @@ std::vector<plan::DryRun> real_run(const recipe::RunConfig& run, const PlannedRu
     const train::RankShape shape(run, index, planned.world_size);
     train::Assembly rank(run, shape, at::kCPU,
                          comm::make_groups(shape.layout, store, std::chrono::seconds(120), /*cuda=*/false),
+      {"alone, bf16 gradients", 1, {bf16, narrow, "training.global_batch_size=2", "training.seq_length=48"}},
+      {"two, bf16 gradients, hot", 2,
+       layout(2, 2, 1, {bf16, narrow, pipelined, chunks, hot, "training.seq_length=48"})},
+      {"two, bf16 gradients on the host, streamed", 2,
+       layout(1, 1, 2,
+              {bf16, narrow, "optimizer.placement=stream", "optimizer.gradients=host",
+               "optimizer.bucket_params=5000", "training.seq_length=48"})},
+      {"alone, bf16 gradients on the host, tied",
+       1,
+       {bf16, narrow, "model.tie_word_embeddings=true", "optimizer.placement=cpu", "optimizer.gradients=host",
+        "optimizer.bucket_params=5000", "training.global_batch_size=2", "training.seq_length=48"}},
                          plan::supposed_routing(run, shape.model, index), planned.attention_output_bytes);
     rank.weights.initialize(7);
     auto& ledger = memory::current_ledger();
