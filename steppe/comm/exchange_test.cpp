@@ -41,7 +41,7 @@ class Exchange : public testing::TestWithParam<Transport> {
  protected:
   static std::unique_ptr<Communicator> world_of(int rank, int world_size,
                                                 const c10::intrusive_ptr<c10d::Store>& store) {
-    return make_world(rank, world_size, store, std::chrono::seconds(60), "world", GetParam());
+    return make_world(rank, world_size, store, std::chrono::minutes(5), "world", GetParam());
   }
 };
 

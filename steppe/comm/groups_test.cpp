@@ -46,7 +46,7 @@ TEST(Groups, FollowTheLayout) {
   for (const LayoutConfig& config : configs) {
     run_ranks(config.world_size, [&](int rank, const auto& store) {
       const RankLayout layout(config, rank);
-      const Groups groups = make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false);
+      const Groups groups = make_groups(layout, store, std::chrono::minutes(5), /*cuda=*/false);
       expect_members(groups, layout);
     });
   }
@@ -77,7 +77,7 @@ TEST(Groups, TwiceOnOneStore) {
   run_ranks(2, [](int rank, const auto& store) {
     const RankLayout layout({2, 2, 1, 2}, rank);
     for (int i = 0; i < 2; ++i) {
-      const Groups groups = make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false);
+      const Groups groups = make_groups(layout, store, std::chrono::minutes(5), /*cuda=*/false);
       expect_members(groups, layout);
     }
   });

@@ -22,7 +22,7 @@ enum class Transport { kSharedMemory, kGloo };
 
 inline std::unique_ptr<Communicator> make_world(int rank, int world_size,
                                                 const c10::intrusive_ptr<c10d::Store>& store,
-                                                std::chrono::milliseconds timeout = std::chrono::seconds(60),
+                                                std::chrono::milliseconds timeout = std::chrono::minutes(5),
                                                 std::string name = "world",
                                                 Transport transport = Transport::kSharedMemory) {
   if (world_size == 1) return std::make_unique<LocalCommunicator>(std::move(name), at::kCPU);

@@ -139,7 +139,7 @@ struct Layer {
 void with_layer(const Case& c, const std::function<void(Layer&)>& body) {
   comm::run_ranks(1, [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
     const layout::RankLayout layout({}, rank);
-    Layer layer(c, comm::make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false));
+    Layer layer(c, comm::make_groups(layout, store, std::chrono::minutes(5), /*cuda=*/false));
     body(layer);
   });
 }

@@ -99,7 +99,7 @@ struct Trainer {
   Trainer(const std::string& folder, train::Recompute recompute)
       : model(model::read_hugging_face_config(folder + "config.json")),
         layout({}, 0),
-        groups(comm::make_groups(layout, c10::make_intrusive<c10d::HashStore>(), std::chrono::seconds(60),
+        groups(comm::make_groups(layout, c10::make_intrusive<c10d::HashStore>(), std::chrono::minutes(5),
                                  false)),
         context{at::kCPU, at::kFloat, &counters},
         weights(model, layout, groups, context),

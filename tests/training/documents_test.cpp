@@ -114,7 +114,7 @@ at::Tensor attention_outputs(int degree, const std::vector<int64_t>& bounds, con
   std::vector<at::Tensor> outputs(degree);
   comm::run_ranks(degree, [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
     const layout::RankLayout layout({degree, degree, 1, 1}, rank);
-    const auto groups = comm::make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false);
+    const auto groups = comm::make_groups(layout, store, std::chrono::minutes(5), /*cuda=*/false);
     Counters counters;
     const ops::OpContext context{at::kCPU, at::kFloat, &counters};
     const auto mine = qkv_Shd.narrow(0, parts(rank).begin, parts(rank).size());

@@ -116,7 +116,7 @@ void on_all_ranks(const SmallRun& run, const std::function<std::unique_ptr<ops::
   comm::run_ranks(run.layout.world_size, [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
     const layout::RankLayout layout(run.layout, rank);
     const auto source = routing();
-    Rank one(run, rank, comm::make_groups(layout, store, std::chrono::seconds(60), /*cuda=*/false), at::kCPU,
+    Rank one(run, rank, comm::make_groups(layout, store, std::chrono::minutes(5), /*cuda=*/false), at::kCPU,
              *source);
     body(one);
   });
