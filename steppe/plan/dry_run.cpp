@@ -10,12 +10,14 @@
 #include <optional>
 #include <thread>
 
+#include "steppe/base/error.h"
 #include "steppe/kernels/meta_device.h"
 #include "steppe/memory/scope.h"
 #include "steppe/memory/timeline_recording.h"
 #include "steppe/ops/moe_dispatch/dispatch_plan.h"
 #include "steppe/plan/budget_sizes.h"
 #include "steppe/plan/host_meeting.h"
+#include "steppe/plan/most_tokens.h"
 #include "steppe/plan/supposed_batch.h"
 #include "steppe/plan/supposed_routing.h"
 #include "steppe/train/assembly.h"
@@ -34,6 +36,12 @@ std::vector<data::Microbatch> batch_of(const recipe::RunConfig& run, const DryRu
                                        const RankShape& shape, bool alone) {
   const int64_t group = shape.layout.group_index(Axis::kSequence);
   if (options.batch_of_group) return options.batch_of_group(group);
+  const auto& training = run.training;
+  STEPPE_CHECK_VALUE(
+      training.seq_length <= kMostTokens / std::min(training.micro_batch_size, kMostTokens),
+      "[plan] training.seq_length = {} times training.micro_batch_size = {} must be at most {}: "
+      "a dry run holds a micro-batch's ids, as a run does",
+      training.seq_length, training.micro_batch_size, kMostTokens);
   return supposed_batch(run, shape.layout_config, shape.model.vocab_size, {group, kMicroBatchesRun, alone});
 }
 

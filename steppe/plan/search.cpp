@@ -6,6 +6,7 @@
 
 #include "steppe/base/error.h"
 #include "steppe/plan/limits.h"
+#include "steppe/plan/most_tokens.h"
 #include "steppe/train/configure.h"
 
 namespace steppe::plan {
@@ -100,7 +101,6 @@ void one_micro_batch_a_step(recipe::RunConfig& run) {
 }
 
 Found longest_in_steps_of(int64_t granule, const recipe::RunConfig& run, const PlanOptions& options) {
-  constexpr int64_t kMostTokens = int64_t{1} << 26;
   auto found = search(
       run, options, kMostTokens / granule,
       [granule](recipe::RunConfig& changed, int64_t count) {
@@ -129,8 +129,9 @@ Found longest_context(const recipe::RunConfig& run, const PlanOptions& options, 
 
 Found largest_batch(const recipe::RunConfig& run, const PlanOptions& options) {
   constexpr int64_t kMostSequences = 1 << 16;
+  const int64_t most = std::min(kMostSequences, std::max<int64_t>(1, kMostTokens / run.training.seq_length));
   auto found = search(
-      run, options, kMostSequences,
+      run, options, most,
       [](recipe::RunConfig& changed, int64_t count) {
         changed.training.micro_batch_size = count;
         one_micro_batch_a_step(changed);

@@ -188,6 +188,22 @@ TEST(Search, LargestBatchGrowsWithMemory) {
   }
 }
 
+// Host memory for its ids would be gone before there is a verdict.
+TEST(Search, AMistypedLengthIsRefused) {
+  auto run = small_recipe({"", 1, {"training.global_batch_size=1"}});
+  for (const int64_t length : {(int64_t{1} << 26) + 1, int64_t{1'000'000'000'000}}) {
+    run.training.seq_length = length;
+    try {
+      plan::make_plan(run, {});
+      ADD_FAILURE() << length;
+    } catch (const ValueError& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("training.seq_length = {} ", length)),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(Search, SaysWhenNotEvenTheLeastFits) {
   const auto run = small_recipe(medium(4, {with_memory(10), "hardware.host_memory=\"1GiB\""}));
   EXPECT_THROW(plan::longest_context(run, {.world_size = 4}), ValueError);
