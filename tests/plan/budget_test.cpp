@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 
 #include "steppe/base/bytes.h"
 #include "tests/plan/planned_run.h"
+#include "tests/plan/random_runs.h"
 
 namespace steppe::testing {
 namespace {
@@ -95,87 +95,10 @@ TEST(Budget, BooksForeignExpertsWhereTheyAre) {
   }
 }
 
-// Larger ones, by chance but the same every time.
-class LargeRuns {
- public:
-  explicit LargeRuns(uint32_t seed) : random_(seed) {}
-
-  PlannedRun next() {
-    PlannedRun run;
-    run.world_size = 1 << pick(0, 6);
-    const auto set = [&](const char* key, auto value) {
-      run.overrides.push_back(fmt::format("{}={}", key, value));
-    };
-    const int64_t kv = 1 << pick(0, 3), heads = kv << pick(0, 3);
-    int64_t degree = divisor(run.world_size);
-    while (heads % degree != 0) degree /= 2;
-    set("parallelism.ulysses_degree", degree);
-    const int64_t expert = divisor(run.world_size);
-    set("parallelism.expert_parallel_degree", expert);
-    set("parallelism.vocab_parallel_degree", divisor(run.world_size));
-    set("model.num_hidden_layers", pick(2, 9));
-    set("model.first_k_dense_replace", pick(0, 1));
-    set("model.hidden_size", 256 * pick(1, 12));
-    set("model.num_attention_heads", heads), set("model.num_key_value_heads", kv);
-    set("model.head_dim", 64 * pick(1, 2));
-    set("model.intermediate_size", 512 * pick(1, 8));
-    set("model.moe_intermediate_size", 128 * pick(1, 10));
-    set("model.shared_expert_intermediate_size", 256 * pick(0, 2));
-    set("model.num_experts", std::max<int64_t>(8, expert) * pick(1, 3));
-    set("model.num_experts_per_tok", pick(1, 8));
-    set("model.vocab_size", 1000 * pick(8, 150));
-    set("model.qk_norm", std::vector{"head", "none", "full"}[pick(0, 2)]);
-    const bool fp32 = pick(0, 3) == 0;
-    set("model.compute_dtype", fp32 ? "float32" : "bfloat16");
-    set("training.gradient_dtype", fp32 || pick(0, 2) ? "float32" : "bfloat16");
-    set("training.seq_length", 1000 * pick(1, 12));
-    set("training.micro_batch_size", pick(1, 2));
-    set("training.global_batch_size", run.world_size / degree * pick(1, 4));
-    set("dispatch.kind", std::vector{"ep", "llep", "pipelined_llep"}[pick(0, 2)]);
-    set("dispatch.token_budget", 1 << pick(8, 13));
-    set("dispatch.min_tokens_per_gemm", 1 << pick(4, 10));
-    set("loss.kind", std::vector{"tiled", "ring", "vocab_parallel", "full"}[pick(0, 3)]);
-    set("plan.routing_profile", std::vector{"balanced", "30/16", "95/4"}[pick(0, 2)]);
-    set("model.max_position_embeddings", 1 << 20);
-    set_more(run);
-    return run;
-  }
-
- private:
-  // What leaves the device, and the losses beside the main one.
-  void set_more(PlannedRun& run) {
-    const auto set = [&](const char* key, auto value) {
-      run.overrides.push_back(fmt::format("{}={}", key, value));
-    };
-    set("model.tie_word_embeddings", pick(0, 3) == 0);
-    set("router.aux_loss_coeff", pick(0, 3) ? 0.0 : 0.01);
-    set("router.z_loss_coeff", pick(0, 3) ? 0.0 : 0.001);
-    const int64_t mode = pick(0, 3);
-    set("activation_checkpoint.mode", std::vector{"none", "selective", "full", "full"}[mode]);
-    set("offload.activations", mode > 0 && pick(0, 2) ? "sco" : "none");
-    set("offload.host_budget", fmt::format("\"{}MiB\"", pick(0, 2) ? 1 << 20 : pick(1, 2000)));
-    const int64_t placement = pick(0, 3);
-    set("optimizer.placement", std::vector{"resident", "cpu", "stream", "stream"}[placement]);
-    set("optimizer.gradients", placement > 0 && pick(0, 2) ? "host" : "device");
-    set("optimizer.bucket_params", 1 << pick(16, 26));
-  }
-
-  int64_t pick(int64_t least, int64_t most) {
-    return std::uniform_int_distribution<int64_t>(least, most)(random_);
-  }
-  int64_t divisor(int64_t power_of_two) {
-    int64_t log = 0;
-    while ((int64_t{1} << log) < power_of_two) ++log;
-    return int64_t{1} << pick(0, log);
-  }
-
-  std::mt19937 random_;
-};
-
 TEST(Budget, BoundsTheDryRunOfTwoHundredLargeRuns) {
-  LargeRuns runs(20240601);
+  RandomRuns runs(20240601);
   for (int i = 0; i < 200; ++i) {
-    const auto run = runs.next();
+    const auto run = runs.large();
     SCOPED_TRACE(fmt::format("run {}, {} ranks, {}", i, run.world_size, fmt::join(run.overrides, " ")));
     EXPECT_NO_THROW(expect_close(small_recipe(run), {.world_size = run.world_size, .as_cuda = i % 2 == 1}));
   }

@@ -2,6 +2,8 @@
 #include "steppe/plan/dry_run.h"
 
 #include <ATen/Context.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,6 +13,7 @@
 #include "steppe/base/temporary_folder.h"
 #include "steppe/model/hugging_face_config.h"
 #include "tests/plan/planned_run.h"
+#include "tests/plan/random_runs.h"
 
 namespace steppe::testing {
 namespace {
@@ -21,6 +24,10 @@ class WithoutOneDnn : public ::testing::TestWithParam<PlannedRun> {
   void SetUp() override { at::globalContext().setUserEnabledMkldnn(false); }
 };
 using DryRunTest = WithoutOneDnn;
+class DryRunOfRandomRuns : public ::testing::Test {
+ protected:
+  void SetUp() override { at::globalContext().setUserEnabledMkldnn(false); }
+};
 
 void expect_same(const plan::DryRun& real, const plan::DryRun& dry) {
   EXPECT_EQ(real.persistent, dry.persistent);
@@ -44,6 +51,22 @@ TEST_P(DryRunTest, IsTheRun) {
     SCOPED_TRACE(::testing::Message() << planned.name << ", rank " << rank);
     EXPECT_GT(real[rank].device.bytes, 100'000);
     expect_same(real[rank], dry[rank]);
+  }
+}
+
+// Options together that nobody thought of.
+TEST_F(DryRunOfRandomRuns, IsTheRun) {
+  RandomRuns runs(20261130);
+  for (int i = 0; i < 25; ++i) {
+    const auto planned = runs.small();
+    SCOPED_TRACE(
+        fmt::format("run {}, {} ranks, {}", i, planned.world_size, fmt::join(planned.overrides, " ")));
+    EXPECT_NO_THROW({
+      const auto run = small_recipe(planned);
+      const auto real = real_run(run, planned);
+      const auto dry = plan::dry_run_all(run, planned.options());
+      for (int rank = 0; rank < planned.world_size; ++rank) expect_same(real[rank], dry[rank]);
+    });
   }
 }
 
