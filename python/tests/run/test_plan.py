@@ -25,7 +25,7 @@ def plan(program):
     def run(recipe, *arguments, sets=(), status=0):
         overrides = [part for one in sets for part in ("--set", one)]
         command = [str(part) for part in (program, "plan", recipe, *overrides, *arguments)]
-        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=900)
         assert done.returncode == status, done.stdout + done.stderr
         return done
 
