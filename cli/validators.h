@@ -15,8 +15,9 @@ namespace steppe::cli {
 inline CLI::Validator whole_number_from(int64_t least, int64_t most = std::numeric_limits<int64_t>::max()) {
   return {[least, most](std::string& text) {
             int64_t value = 0;
-            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
-              return std::string();
+            // lexical_cast takes octal and hexadecimal, and stops at the largest number.
+            const bool whole = CLI::detail::lexical_cast(text, value) && text == std::to_string(value);
+            if (whole && value >= least && value <= most) return std::string();
             const bool is_open = most == std::numeric_limits<int64_t>::max();
             return fmt::format("must be a whole number from {} {}, got {}", least,
                                is_open ? "on" : fmt::format("to {}", most), text);
