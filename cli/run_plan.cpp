@@ -1,6 +1,7 @@
 #include "cli/run_plan.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 
 #include "cli/launch/exit_report.h"
@@ -63,10 +64,13 @@ RunPlan plan_run(const recipe::RunConfig& run, const launch::LaunchEnvironment& 
     made = {planned_memory(run, plan, num_threads), plan.attention_output_bytes};
   }
   if (run.activation_checkpoint.mode != "selective") return made;
+  const auto own = made.attention_output_bytes.value_or(offload::OutputBudgets{});
   const auto all = comm::gather_through_store(
       store, "steppe/plan/attention_output_bytes", environment.rank, environment.world_size,
-      std::to_string(made.attention_output_bytes.value_or(0)), timeout_of(run));
-  made.attention_output_bytes = std::stoll(all.front());
+      fmt::format("{} {}", own.device_bytes, own.host_bytes), timeout_of(run));
+  offload::OutputBudgets agreed;
+  std::istringstream(all.front()) >> agreed.device_bytes >> agreed.host_bytes;
+  made.attention_output_bytes = agreed;
   return made;
 }
 

@@ -7,14 +7,15 @@
 
 #include "cli/launch/environment.h"
 #include "steppe/base/log.h"
+#include "steppe/offload/attention_outputs.h"
 #include "steppe/recipe/run_config.h"
 #include "steppe/train/metrics/planned_memory.h"
 
 namespace steppe::cli {
 
 struct RunPlan {
-  std::optional<metrics::PlannedMemory> memory;   // on rank 0
-  std::optional<int64_t> attention_output_bytes;  // room that they have on a device; the same on every rank
+  std::optional<metrics::PlannedMemory> memory;                  // on rank 0
+  std::optional<offload::OutputBudgets> attention_output_bytes;  // their room, the same on every rank
 };
 
 // Rank 0 makes the plan, keeps it as RUN/plan.json, logs the verdict and tells the others what they share.

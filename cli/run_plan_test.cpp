@@ -73,8 +73,8 @@ TEST(RunPlan, TellsAllRanksTheRoomOfAttentionOutputs) {
   EXPECT_TRUE(plans[0].memory.has_value());
   EXPECT_FALSE(plans[2].memory.has_value());
   // A third of the memory, without libraries and the run itself.
-  EXPECT_GT(plans[0].attention_output_bytes, int64_t{300} << 20);
-  EXPECT_LT(plans[0].attention_output_bytes, int64_t{700} << 20);
+  EXPECT_GT(plans[0].attention_output_bytes->device_bytes, int64_t{300} << 20);
+  EXPECT_LT(plans[0].attention_output_bytes->device_bytes, int64_t{700} << 20);
   for (const auto& plan : plans) EXPECT_EQ(plan.attention_output_bytes, plans[0].attention_output_bytes);
 }
 

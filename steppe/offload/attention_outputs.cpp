@@ -67,12 +67,12 @@ std::vector<OutputPlacement> choose_output_placements(std::span<const OutputCost
   return placements;
 }
 
-std::vector<OutputPlacement> choose_within_room(std::span<const OutputCost> layers, int64_t room,
-                                                int64_t host_bytes) {
-  auto stay = choose_output_placements(layers, {room, 0});
-  const int64_t beside = room - largest_on_the_way(layers);
-  if (host_bytes == 0 || beside < 0) return stay;
-  auto travel = choose_output_placements(layers, {beside, host_bytes});
+std::vector<OutputPlacement> choose_within_room(std::span<const OutputCost> layers,
+                                                const OutputBudgets& room) {
+  auto stay = choose_output_placements(layers, {room.device_bytes, 0});
+  const int64_t beside = room.device_bytes - largest_on_the_way(layers);
+  if (room.host_bytes == 0 || beside < 0) return stay;
+  auto travel = choose_output_placements(layers, {beside, room.host_bytes});
   return flops_saved(travel, layers) > flops_saved(stay, layers) ? travel : stay;
 }
 

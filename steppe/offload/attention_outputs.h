@@ -28,16 +28,17 @@ OutputCost attention_output_cost(int64_t row_tokens, int64_t num_heads, int64_t 
 struct OutputBudgets {
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;
+  bool operator==(const OutputBudgets&) const = default;
 };
 
 // One placement per layer.
 std::vector<OutputPlacement> choose_output_placements(std::span<const OutputCost> layers,
                                                       const OutputBudgets& budgets);
 
-// As above where layers that travel need room too: `room` bytes of a device are for those that stay and for
+// As above where layers that travel need room on the device too: its budget is for those that stay and for
 // the two that are on their way at a time. Nobody travels where that saves no more work.
-std::vector<OutputPlacement> choose_within_room(std::span<const OutputCost> layers, int64_t room,
-                                                int64_t host_bytes);
+std::vector<OutputPlacement> choose_within_room(std::span<const OutputCost> layers,
+                                                const OutputBudgets& room);
 
 // Bytes that the layers so placed take at most on the device at a time, and in host memory.
 int64_t device_bytes_of(std::span<const OutputPlacement> placements, std::span<const OutputCost> layers);

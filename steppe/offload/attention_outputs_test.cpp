@@ -65,18 +65,19 @@ TEST(AttentionOutputs, BudgetsHoldAndTheOrderOfWorthToo) {
 TEST(AttentionOutputs, ThoseThatTravelNeedRoomOnTheDeviceToo) {
   const std::vector<OutputCost> layers(5, OutputCost{1000, 100, 128});
   // Enough for all; for four, or two that stay and any number that travels.
-  EXPECT_EQ(choose_within_room(layers, 500, kUnlimited), Placements(5, kDevice));
-  EXPECT_EQ(choose_within_room(layers, 499, kUnlimited), (Placements{kHost, kHost, kHost, kDevice, kDevice}));
+  EXPECT_EQ(choose_within_room(layers, {500, kUnlimited}), Placements(5, kDevice));
+  EXPECT_EQ(choose_within_room(layers, {499, kUnlimited}),
+            (Placements{kHost, kHost, kHost, kDevice, kDevice}));
   // Two on the host are worth no more than the two that would have to leave for them.
-  EXPECT_EQ(choose_within_room(layers, 499, 2 * 128),
+  EXPECT_EQ(choose_within_room(layers, {499, 2 * 128}),
             (Placements{kRecompute, kDevice, kDevice, kDevice, kDevice}));
-  EXPECT_EQ(choose_within_room(layers, 200, kUnlimited), Placements(5, kHost));
-  EXPECT_EQ(choose_within_room(layers, 199, kUnlimited),
+  EXPECT_EQ(choose_within_room(layers, {200, kUnlimited}), Placements(5, kHost));
+  EXPECT_EQ(choose_within_room(layers, {199, kUnlimited}),
             (Placements{kRecompute, kRecompute, kRecompute, kRecompute, kDevice}));
-  EXPECT_EQ(choose_within_room(layers, 0, kUnlimited), Placements(5, kRecompute));
+  EXPECT_EQ(choose_within_room(layers, {0, kUnlimited}), Placements(5, kRecompute));
   for (int64_t room = 0; room < 600; room += 50) {
     for (const int64_t host : {0, 128, 400, 1000}) {
-      const auto placements = choose_within_room(layers, room, host);
+      const auto placements = choose_within_room(layers, {room, host});
       EXPECT_LE(device_bytes_of(placements, layers), room);
       EXPECT_LE(host_bytes_of(placements, layers), host);
     }

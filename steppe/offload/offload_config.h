@@ -21,6 +21,7 @@ struct OffloadConfig {
   int64_t boundary_host_bytes = 0;                 // of the arena, taken once
   std::vector<OutputPlacement> attention_outputs;  // per layer; empty: all recomputed
   int64_t output_host_bytes = 0;                   // of the arena, taken once
+  int64_t output_device_bytes = 0;                 // of those on the device, at most at a time
   bool pin_memory = true;
   std::string description;  // a line for the start of the run; empty: nothing is kept elsewhere
 

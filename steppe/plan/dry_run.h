@@ -16,16 +16,17 @@
 #include "steppe/base/counters.h"
 #include "steppe/data/batch_plan.h"
 #include "steppe/memory/ledger.h"
+#include "steppe/offload/attention_outputs.h"
 #include "steppe/recipe/run_config.h"
 
 namespace steppe::plan {
 
 struct DryRunOptions {
   int world_size = 1;
-  int num_threads = 1;                            // of a rank; on a CPU attention's scratch depends on it
-  bool as_cuda = false;                           // attention's scratch is a CUDA device's
-  bool record_timeline = false;                   // of the step, with what was alive before
-  std::optional<int64_t> attention_output_bytes;  // train::offload_config()'s
+  int num_threads = 1;           // of a rank; on a CPU attention's scratch depends on it
+  bool as_cuda = false;          // attention's scratch is a CUDA device's
+  bool record_timeline = false;  // of the step, with what was alive before
+  std::optional<offload::OutputBudgets> attention_output_bytes;  // train::offload_config()'s
   // Micro-batches of a group, in place of the supposed ones; all of them are run.
   std::function<std::vector<data::Microbatch>(int64_t group)> batch_of_group;
 };

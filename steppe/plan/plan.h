@@ -24,7 +24,7 @@ struct Plan {
   layout::LayoutConfig layout;
   DryRun rank;  // the fullest
   Budget budget;
-  std::optional<int64_t> attention_output_bytes;  // room that they have on a device (attention_room.h)
+  std::optional<offload::OutputBudgets> attention_output_bytes;  // room that they have (attention_room.h)
   std::string kept;  // a line: which layers' inputs and attention outputs are kept, and where
   int64_t reserved_bytes = 0;
   int64_t device_bytes = 0;         // the peak, and what no tensor has

@@ -187,7 +187,8 @@ Candidate make_candidate(const TuneProblem& problem, const recipe::ParallelismSe
     run.optimizer.bucket_params = *smaller;
     size();
   }
-  options.attention_output_bytes = std::max<int64_t>(0, problem.room().device - candidate.budget.expected());
+  const int64_t free = std::max<int64_t>(0, problem.room().device - candidate.budget.expected());
+  options.attention_output_bytes = {free, kBoundless};  // of the host what offload.host_budget says
   const auto work = estimated_work(run, routed.sizes_of(run, options));
   const double seconds =
       step_time(work, train::layout_config(run, problem.world_size), problem.hardware).total();

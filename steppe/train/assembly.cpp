@@ -14,7 +14,7 @@ std::unique_ptr<ops::RoutingSource> routing_source(const recipe::RunConfig& run,
 }
 
 StepConfig step_config_of(const recipe::RunConfig& run, const RankShape& shape,
-                          std::optional<int64_t> attention_output_bytes) {
+                          std::optional<offload::OutputBudgets> attention_output_bytes) {
   auto config = step_config(run);
   config.offload = offload_config(run, shape.model, shape.layout_config, attention_output_bytes);
   return config;
@@ -29,7 +29,7 @@ RankShape::RankShape(const recipe::RunConfig& run, int rank, int world_size)
 
 Assembly::Assembly(const recipe::RunConfig& run, const RankShape& shape, at::Device device,
                    comm::Groups given_groups, std::unique_ptr<ops::RoutingSource> given_routing,
-                   std::optional<int64_t> attention_output_bytes)
+                   std::optional<offload::OutputBudgets> attention_output_bytes)
     : context{device, compute_dtype(run), &counters},
       groups(std::move(given_groups)),
       weights(shape.model, shape.layout, groups, context, state_options(run)),

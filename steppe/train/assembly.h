@@ -34,7 +34,7 @@ struct RankShape {
 struct Assembly {
   Assembly(const recipe::RunConfig& run, const RankShape& shape, at::Device device, comm::Groups groups,
            std::unique_ptr<ops::RoutingSource> routing = nullptr,
-           std::optional<int64_t> attention_output_bytes = {});
+           std::optional<offload::OutputBudgets> attention_output_bytes = {});
   Assembly(const Assembly&) = delete;
 
   Counters counters;

@@ -88,9 +88,18 @@ optim::StateOptions state_options(const recipe::RunConfig& run) {
   return state;
 }
 
+offload::OutputCost output_cost(const recipe::RunConfig& run, const model::ModelConfig& model,
+                                int ulysses_degree) {
+  const int64_t row_tokens = run.training.seq_length * run.training.micro_batch_size;
+  const int64_t shard_tokens = (row_tokens + ulysses_degree - 1) / ulysses_degree;
+  return offload::attention_output_cost(shard_tokens * ulysses_degree,
+                                        model.num_attention_heads / ulysses_degree, model.head_dim,
+                                        static_cast<int64_t>(c10::elementSize(compute_dtype(run))));
+}
+
 offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model::ModelConfig& model,
                                       const layout::LayoutConfig& layout,
-                                      std::optional<int64_t> attention_output_bytes) {
+                                      std::optional<offload::OutputBudgets> attention_output_bytes) {
   using offload::BoundaryPolicy;
   const auto itemsize = static_cast<int64_t>(c10::elementSize(compute_dtype(run)));
   const int64_t row_tokens = run.training.seq_length * run.training.micro_batch_size;
@@ -112,15 +121,16 @@ offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model:
   }
   if (run.activation_checkpoint.mode != "selective") return config;
   const bool travels = config.boundaries != BoundaryPolicy::kNone;
-  const int64_t host_bytes = travels ? share - config.boundary_host_bytes : 0;
-  const std::vector<offload::OutputCost> costs(
-      num_layers, offload::attention_output_cost(row_tokens, model.num_attention_heads / degree,
-                                                 model.head_dim, itemsize));
+  int64_t host_bytes = travels ? share - config.boundary_host_bytes : 0;
+  if (attention_output_bytes) host_bytes = std::min(host_bytes, attention_output_bytes->host_bytes);
+  const std::vector<offload::OutputCost> costs(num_layers, output_cost(run, model, layout.ulysses_degree));
   config.attention_outputs =
-      attention_output_bytes ? offload::choose_within_room(costs, *attention_output_bytes, host_bytes)
-                             : offload::choose_output_placements(
-                                   costs, {travels ? 0 : std::numeric_limits<int64_t>::max(), host_bytes});
+      attention_output_bytes
+          ? offload::choose_within_room(costs, {attention_output_bytes->device_bytes, host_bytes})
+          : offload::choose_output_placements(
+                costs, {travels ? 0 : std::numeric_limits<int64_t>::max(), host_bytes});
   config.output_host_bytes = offload::host_bytes_of(config.attention_outputs, costs);
+  config.output_device_bytes = offload::device_bytes_of(config.attention_outputs, costs);
   config.description += (config.description.empty() ? "" : "; ") + describe(config.attention_outputs, costs);
   return config;
 }

@@ -13,6 +13,7 @@
 
 #include "steppe/base/log.h"
 #include "steppe/model/config.h"
+#include "steppe/offload/attention_outputs.h"
 #include "steppe/recipe/run_config.h"
 #include "steppe/train/metrics/planned_memory.h"
 
@@ -25,7 +26,8 @@ struct Process {
   bool color = false;
   std::string resolved_recipe;                    // kept in checkpoints
   std::optional<metrics::PlannedMemory> planned;  // on rank 0: what steps are held against
-  std::optional<int64_t> attention_output_bytes;  // offload_config()'s, the same on every rank
+  // offload_config()'s, the same on every rank.
+  std::optional<offload::OutputBudgets> attention_output_bytes;
   // 0, or the signal that asks this rank to stop; read once per step, agreed by all ranks.
   std::function<int()> stop_signal = [] { return 0; };
   double seconds_since_signal() const { return since_signal ? since_signal() : 0; }

@@ -47,7 +47,8 @@ TEST(AttentionRoom, AsManyStayAsTheMachineHasRoomFor) {
     for (const int64_t more : {int64_t{0}, output_bytes() - 1}) {
       const auto made = plan::make_plan(selective(base + count * output_bytes() + more), {.world_size = 2});
       EXPECT_TRUE(made.fits) << made.verdict;
-      EXPECT_EQ(made.attention_output_bytes, count * output_bytes() + more);
+      ASSERT_TRUE(made.attention_output_bytes);
+      EXPECT_EQ(made.attention_output_bytes->device_bytes, count * output_bytes() + more);
       EXPECT_TRUE(made.kept.starts_with(on_device(count))) << made.kept;
       EXPECT_NE(made.kept.find(fmt::format("{} recomputed", kLayers - count)), std::string::npos)
           << made.kept;
@@ -85,7 +86,7 @@ TEST(AttentionRoom, OthersTravelWhereTheHostHasABudget) {
 TEST(AttentionRoom, ARunThatDoesNotFitKeepsNone) {
   const int64_t base = peak_without();
   const auto keeps_none = [](const plan::Plan& made) {
-    EXPECT_EQ(made.attention_output_bytes, 0);
+    EXPECT_EQ(made.attention_output_bytes->device_bytes, 0);
     EXPECT_TRUE(made.kept.starts_with(on_device(0))) << made.kept;
   };
   const auto fits = plan::make_plan(selective(base - 1), {.world_size = 2});
@@ -135,22 +136,61 @@ TEST(AttentionRoom, WhereANodeIsShortRecomputingIsProposed) {
   EXPECT_EQ(advice.changes, std::vector<std::string>{"activation_checkpoint.mode = \"full\""});
 }
 
-TEST(AttentionRoom, NobodyTravelsToANodeWithoutRoom) {
+int64_t output_host_bytes() {
+  return offload::attention_output_cost(kTokens, kHeads / 2, kHeadDim, 2).host_bytes;
+}
+
+std::string on_host(int64_t count) {
+  return fmt::format(", {} in host memory", count);
+}
+
+// Of a device with room for three: all three stay, until one that stays and those that fit into the node are
+// more.
+TEST(AttentionRoom, AsManyTravelAsTheNodeHasRoomFor) {
   const std::vector<std::string> sco = {"offload.activations=sco", "offload.host_budget=\"1GiB\"",
                                         "checkpoint.async=false"};
   const int64_t base = peak_without(sco);
   auto full = sco;
   full.emplace_back("activation_checkpoint.mode=full");
   const int64_t node = node_needs(selective(base, full));
-  const int64_t five = 5 * 2 * offload::attention_output_cost(kTokens, kHeads / 2, kHeadDim, 2).host_bytes;
-  for (const int64_t spare : {int64_t{0}, five - 1, five}) {
-    auto more = sco;
-    more.push_back(fmt::format("hardware.host_memory=\"{}B\"", node + spare));
-    const auto made = plan::make_plan(selective(base + 3 * output_bytes(), more), {.world_size = 2});
-    EXPECT_TRUE(made.fits) << made.verdict;
-    EXPECT_TRUE(made.kept.find(on_device(1)) != std::string::npos) << made.kept;
-    EXPECT_NE(made.kept.find(spare == five ? "5 in host memory" : "0 in host memory"), std::string::npos)
-        << made.kept;
+  for (int64_t fitting = 0; fitting < kLayers; ++fitting) {
+    for (const int64_t more : {int64_t{0}, output_host_bytes() - 1}) {
+      auto limited = sco;
+      limited.push_back(
+          fmt::format("hardware.host_memory=\"{}B\"", node + 2 * (fitting * output_host_bytes() + more)));
+      const auto run = selective(base + 3 * output_bytes(), limited);
+      const auto made = plan::make_plan(run, {.world_size = 2});
+      const bool travels = 1 + fitting > 3;
+      EXPECT_TRUE(made.fits) << made.verdict;
+      EXPECT_NE(made.kept.find(on_device(travels ? 1 : 3)), std::string::npos) << fitting << made.kept;
+      EXPECT_NE(made.kept.find(on_host(travels ? fitting : 0)), std::string::npos) << fitting << made.kept;
+      EXPECT_EQ(node_needs(run), node + (travels ? 2 * fitting * output_host_bytes() : 0));
+      EXPECT_LE(made.rank.device.bytes, base + 3 * output_bytes());
+    }
+  }
+}
+
+// Two on their way, one that stays, and two of the other four in host memory.
+TEST(AttentionRoom, ARunKeepsWhatAShortNodeHasRoomFor) {
+  PlannedRun planned{
+      "",
+      2,
+      {"activation_checkpoint.mode=selective", "offload.activations=sco", "offload.host_budget=\"10MiB\"",
+       "parallelism.ulysses_degree=2", "model.num_hidden_layers=5"}};
+  const auto run = small_recipe(planned);
+  const auto cost = offload::attention_output_cost(100, kHeads / 2, kHeadDim, 4);
+  planned.attention_output_bytes = {3 * cost.device_bytes, 3 * cost.host_bytes + cost.host_bytes - 1};
+  const auto dry = plan::dry_run_all(run, planned.options());
+  const auto real = real_run(run, planned);
+  auto unlimited = planned;
+  unlimited.attention_output_bytes->host_bytes = int64_t{1} << 40;
+  const auto all = plan::dry_run_all(run, unlimited.options());
+  for (int rank = 0; rank < planned.world_size; ++rank) {
+    EXPECT_EQ(dry[rank].device.bytes, real[rank].device.bytes);
+    EXPECT_EQ(dry[rank].device.by_category, real[rank].device.by_category);
+    EXPECT_EQ(dry[rank].host.bytes, real[rank].host.bytes);
+    EXPECT_EQ(dry[rank].counters.link_bytes, real[rank].counters.link_bytes);
+    EXPECT_EQ(all[rank].host.bytes - dry[rank].host.bytes, cost.host_bytes);
   }
 }
 
@@ -170,7 +210,7 @@ TEST(AttentionRoom, OnACpuHostMemoryIsTheSame) {
   int64_t kept = 0;
   for (int64_t bytes = needed - (int64_t{24} << 20); bytes <= needed; bytes += int64_t{512} << 10) {
     const auto made = with_memory(bytes);
-    if (made.attention_output_bytes == 0) continue;
+    if (made.attention_output_bytes->device_bytes == 0) continue;
     EXPECT_TRUE(made.fits) << made.verdict << ", " << made.kept;
     ++kept;
   }

@@ -109,12 +109,12 @@ std::vector<PlannedRun> planned_runs() {
        1,
        {"activation_checkpoint.mode=selective", "model.num_hidden_layers=5"},
        1,
-       2 * 81'600},
+       offload::OutputBudgets{2 * 81'600, 0}},
       {"two, layer inputs on the host, room for one attention output beside two that travel", 2,
        layout(2, 2, 1,
               {"offload.activations=sco", "offload.host_budget=\"10MiB\"",
                "activation_checkpoint.mode=selective", "model.num_hidden_layers=5"}),
-       1, 3 * 40'800},
+       1, offload::OutputBudgets{3 * 40'800, int64_t{1} << 40}},
       {"alone, balance and z-loss", 1, {"router.aux_loss_coeff=0.01", "router.z_loss_coeff=0.001"}},
       {"alone, balance and z-loss, everything kept",
        1,
@@ -127,6 +127,16 @@ std::vector<PlannedRun> planned_runs() {
        layout(2, 2, 1,
               {"offload.activations=sco", "offload.host_budget=\"10MiB\"",
                "activation_checkpoint.mode=selective", "model.num_hidden_layers=5"})},
+      {"two, both on the host, gradients too, a length that D does not divide", 2,
+       layout(2, 1, 1,
+              {"offload.activations=sco", "offload.host_budget=\"10MiB\"", "optimizer.placement=stream",
+               "optimizer.gradients=host", "optimizer.bucket_params=9000", "training.seq_length=75",
+               "activation_checkpoint.mode=selective", "model.num_hidden_layers=5"})},
+      {"two, layer inputs and gradients on the host", 2,
+       layout(1, 2, 2,
+              {"offload.activations=sco", "offload.host_budget=\"10MiB\"", "optimizer.placement=stream",
+               "optimizer.gradients=host", "optimizer.bucket_params=9000", "training.global_batch_size=2",
+               "model.num_hidden_layers=4", "model.first_k_dense_replace=0"})},
       {"two, attention outputs kept, bf16", 2,
        layout(2, 1, 2, {bf16, "activation_checkpoint.mode=selective", "training.seq_length=48"})},
       {"two, state on the host", 2,
@@ -166,16 +176,6 @@ std::vector<PlannedRun> planned_runs() {
       {"two, bf16, pipelined, hot", 2,
        layout(1, 2, 2, {bf16, pipelined, chunks, hot, "training.seq_length=48"})},
       {"two, bf16, everything kept", 2, layout(1, 2, 1, {bf16, keep, "training.seq_length=48"})},
-  };
-}
-
-std::vector<plan::DryRun> real_run(const recipe::RunConfig& run, const PlannedRun& planned) {
-  std::vector<plan::DryRun> all(planned.world_size);
-  comm::run_ranks(planned.world_size, [&](int index, const c10::intrusive_ptr<c10d::Store>& store) {
-    at::set_num_threads(planned.num_threads);
-    const train::RankShape shape(run, index, planned.world_size);
-    train::Assembly rank(run, shape, at::kCPU,
-                         comm::make_groups(shape.layout, store, std::chrono::seconds(120), /*cuda=*/false),
       {"alone, bf16 gradients", 1, {bf16, narrow, "training.global_batch_size=2", "training.seq_length=48"}},
       {"two, bf16 gradients, hot", 2,
        layout(2, 2, 1, {bf16, narrow, pipelined, chunks, hot, "training.seq_length=48"})},
@@ -187,6 +187,16 @@ std::vector<plan::DryRun> real_run(const recipe::RunConfig& run, const PlannedRu
        1,
        {bf16, narrow, "model.tie_word_embeddings=true", "optimizer.placement=cpu", "optimizer.gradients=host",
         "optimizer.bucket_params=5000", "training.global_batch_size=2", "training.seq_length=48"}},
+  };
+}
+
+std::vector<plan::DryRun> real_run(const recipe::RunConfig& run, const PlannedRun& planned) {
+  std::vector<plan::DryRun> all(planned.world_size);
+  comm::run_ranks(planned.world_size, [&](int index, const c10::intrusive_ptr<c10d::Store>& store) {
+    at::set_num_threads(planned.num_threads);
+    const train::RankShape shape(run, index, planned.world_size);
+    train::Assembly rank(run, shape, at::kCPU,
+                         comm::make_groups(shape.layout, store, std::chrono::seconds(120), /*cuda=*/false),
                          plan::supposed_routing(run, shape.model, index), planned.attention_output_bytes);
     rank.weights.initialize(7);
     auto& ledger = memory::current_ledger();

@@ -16,7 +16,7 @@ struct PlannedRun {
   int world_size = 1;
   std::vector<std::string> overrides;  // of the small recipe
   int num_threads = 1;
-  std::optional<int64_t> attention_output_bytes = {};  // room for them on a device
+  std::optional<offload::OutputBudgets> attention_output_bytes = {};
 
   plan::DryRunOptions options() const {
     return {.world_size = world_size,
