@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <exception>
 #include <utility>
 
 #include "steppe/base/error.h"
@@ -43,9 +44,10 @@ class CudaEvent final : public EventState {
 
   void wait() override { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   bool done() const noexcept override {
-    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
-    cudaGetLastError();  // "not ready" counts as an error, of which the next launch would be accused
-    return false;
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error != cudaSuccess)
+      cudaGetLastError();  // "not ready" counts as one: the next launch would be blamed
+    return error != cudaErrorNotReady;
   }
   cudaEvent_t get() const { return event_; }
 
@@ -79,8 +81,17 @@ class CudaBackend final : public StreamBackend {
     const OnDevice guard(device_);
     check(cudaStreamWaitEvent(stream_, cuda->get(), 0), "cudaStreamWaitEvent");
   }
-  void synchronize() override { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
-  void drain() noexcept override { cudaStreamSynchronize(stream_); }
+  // A borrowed stream may be the default one, which is the current device's.
+  void synchronize() override {
+    const OnDevice guard(device_);
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+  void drain() noexcept override {
+    try {
+      synchronize();
+    } catch (const std::exception&) {  // dropped: another one is on its way
+    }
+  }
 
  private:
   int device_;

@@ -1,6 +1,8 @@
 #include "steppe/checkpoint/host_snapshot.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -50,10 +52,16 @@ int64_t HostSnapshot::size_for(const std::vector<UnitState>& units) {
 std::vector<UnitState> HostSnapshot::take(const std::vector<UnitState>& units) {
   auto copies = units;
   int64_t at = 0;
+  // A stream of its own: on the current one the copies would stand in line with the training step.
+  c10::OptionalStreamGuard side_stream;
   for (auto& unit : copies) {
     for (auto& tensor : unit.tensors) {
       const auto bytes = static_cast<int64_t>(tensor.values.nbytes());
       STEPPE_ASSERT(bytes <= size_bytes_ - at, "[checkpoint] a snapshot of more than {} bytes", size_bytes_);
+      if (tensor.values.is_cuda() && !side_stream.current_stream()) {
+        const auto device = tensor.values.device();
+        side_stream.reset_stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+      }
       const auto copy = at::from_blob(bytes_ + at, {tensor.values.numel()}, tensor.values.scalar_type());
       copy.copy_(tensor.values);
       tensor.values = copy;

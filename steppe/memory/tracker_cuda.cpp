@@ -1,3 +1,4 @@
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -47,6 +48,9 @@ void on_trace(Blocks& blocks, const c10::CachingDeviceAllocator::TraceEntry& ent
 void attach_cuda_tracker() {
   const int num_devices = c10::cuda::device_count();
   if (num_devices == 0) return;
+  // Tensors of many sizes come and go: in segments that cannot grow, the room between them would be lost.
+  if (c10::CachingAllocator::getAllocatorSettings().empty())
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
   // The tracker attaches to the per-device allocators that exist: make them first. No context is created.
   c10::cuda::CUDACachingAllocator::init(num_devices);
   static Blocks* const blocks = new Blocks;  // never destroyed, like the allocator that calls back
