@@ -65,6 +65,15 @@ std::string tokenizer_line(const std::string& model) {
          "bytes\n";
 }
 
+bool is_pattern(const std::string& data) {
+  return data.find_first_of("*?[") != std::string::npos;
+}
+
+// Prepared files are named after what they are made from, which a pattern is no name for.
+std::string data_lines(const std::string& data) {
+  return fmt::format("path = {}\n", quoted(data)) + (is_pattern(data) ? "name = \"train\"\n" : "");
+}
+
 std::string minimal_recipe(const Options& options) {
   return fmt::format(R"([model]
 {}
@@ -113,8 +122,7 @@ std::string recipe_text(const Options& options, const plan::Found& found) {
   auto optimizer = sections.at("optimizer");
   optimizer.insert(optimizer.begin(), "lr = 1e-5                # the peak of the schedule: yours to choose");
   text += section("optimizer", optimizer, "where masters, moments and gradients live");
-  text +=
-      fmt::format(R"(
+  text += fmt::format(R"(
 [lr_scheduler]
 type = "cosine"
 warmup_steps = 0.03      # of all steps
@@ -127,12 +135,12 @@ seq_length = {}
 prepared = "prepared"    # python -m steppe.data prepare THIS
 {}
 [[data.train]]
-path = {}
-
+{}
 [hardware]
 preset = "{}"
 )",
-                  options.seq_length, tokenizer_line(options.model), quoted(options.data), options.hardware);
+                      options.seq_length, tokenizer_line(options.model), data_lines(options.data),
+                      options.hardware);
   return text;
 }
 
@@ -153,16 +161,32 @@ void write_new(const std::string& path, const std::string& text) {
 }
 
 void check_output(const std::string& path) {
+  namespace fs = std::filesystem;
   std::error_code ignored;
-  STEPPE_CHECK_VALUE(path.empty() || !std::filesystem::exists(path, ignored),
+  STEPPE_CHECK_VALUE(path.empty() || !fs::exists(path, ignored),
                      "[init] --output {} exists already: it is left as it is", path);
+  const auto folder = fs::path(path).parent_path();
+  STEPPE_CHECK_VALUE(folder.empty() || fs::is_directory(folder, ignored),
+                     "[init] cannot write {}: there is no folder {}", path, folder.string());
+}
+
+// What a user may not have meant.
+void note_surprises(const Options& options) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  STEPPE_CHECK_VALUE(!options.data.empty(), "[init] --data must name what to train on, got \"\"");
+  const bool is_path = !options.data.starts_with("stdlib:") && !is_pattern(options.data);
+  if (is_path && !fs::exists(options.data, ignored))
+    std::fprintf(stderr, "note: there is no %s here, which the recipe will name\n", options.data.c_str());
+  if (fs::is_directory(options.model, ignored) && model_line(options.model).starts_with("config"))
+    std::fprintf(stderr, "note: %s holds no .safetensors: the recipe starts from random weights\n",
+                 options.model.c_str());
 }
 
 int init(const Options& options) {
   try {
     check_output(options.output);
-    if (std::error_code ignored; !std::filesystem::exists(options.data, ignored))
-      std::fprintf(stderr, "note: there is no %s here, which the recipe will name\n", options.data.c_str());
+    note_surprises(options);
     auto recipe = recipe::Recipe::parse(minimal_recipe(options), "init.toml", {});
     const auto run = recipe::read_run_config(recipe);
     const auto found = plan::tune(run, {.world_size = options.gpus});

@@ -72,7 +72,8 @@ def read_recipe(path: Path, overrides: list[str] = ()) -> tuple[list[Output], di
     }
     if not isinstance(options["tokenizer"], str):
         raise PrepareError(
-            f"{path}: `data.tokenizer` must be a tokenizer.json, its folder, bpe:SIZE or bytes"
+            f"{path}: `data.tokenizer` must be a tokenizer.json, its folder, bpe:SIZE or bytes; left out, it "
+            "is the model's, where `model.path` names one"
         )
     length = options["seq_length"]
     if length is not None and (type(length) is not int or length < 1):

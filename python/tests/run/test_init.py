@@ -166,7 +166,10 @@ def test_a_folder_without_a_model(init, tmp_path):
     ("arguments", "words"),
     [
         (("--hardware", "H300"), "--hardware: must be auto, A100, H100, H200, B200, got H300"),
-        (("--output", "no/such/folder/run.toml"), "cannot write no/such/folder/run.toml: No such file"),
+        (
+            ("--output", "no/such/folder/run.toml"),
+            "run.toml: there is no folder no/such/folder",
+        ),
     ],
 )
 def test_options_with_a_mistake(init, model, arguments, words):
@@ -178,3 +181,20 @@ def test_data_that_is_elsewhere_is_noted(program, run, model):
     done = run(*command)
     assert "note: there is no corpus.jsonl here" in done.stderr
     assert tomllib.loads(done.stdout)["data"]["train"] == [{"path": "corpus.jsonl"}]
+    for elsewhere, named in (("stdlib:", {}), ("corpus/*.jsonl", {"name": "train"})):
+        done = run(*command[:5], elsewhere, *command[6:])
+        assert "note:" not in done.stderr
+        assert tomllib.loads(done.stdout)["data"]["train"] == [{"path": elsewhere} | named]
+    nothing = run(*command[:5], "", *command[6:], status=2)
+    assert '--data must name what to train on, got ""' in nothing.stderr
+
+
+def test_weights_that_are_not_read_are_noted(init, model, tmp_path):
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    shutil.copy(model / "config.json", folder)
+    (folder / "pytorch_model.bin").write_bytes(b"weights")
+    done = init(folder)
+    assert f"note: {folder} holds no .safetensors: the recipe starts from random weights" in done.stderr
+    assert tomllib.loads(done.stdout)["model"] == {"config": str(folder / "config.json")}
+    assert "note:" not in init(model).stderr
