@@ -69,6 +69,18 @@ int show(const Options& options, const recipe::Recipe& recipe, const plan::Found
   return made.fits ? kFits : kDoesNotFit;
 }
 
+// Where a search found nothing: the plan of the recipe as it is, with what the search says.
+std::string json_of_nothing(const recipe::RunConfig& run, const Options& options, const std::string& why) {
+  auto json = nlohmann::ordered_json::object();
+  try {
+    json = nlohmann::ordered_json::parse(plan::plan_json(run, plan::make_plan(run, options.plan), {}, why));
+  } catch (const ValueError&) {  // it cannot even be run dry
+  }
+  json["fits"] = false;
+  json["verdict"] = why;
+  return json.dump(2);
+}
+
 int plan_recipe(Options& options, recipe::Recipe& recipe) {
   const auto run = recipe::read_run_config(recipe);
   STEPPE_CHECK_VALUE(options.plan.rank < options.plan.world_size,
@@ -83,10 +95,7 @@ int plan_recipe(Options& options, recipe::Recipe& recipe) {
     return show(options, recipe, found);
   } catch (const plan::DoesNotFit& error) {
     std::fprintf(stderr, "error: %s\n", recipe::with_places(recipe, error.what()).c_str());
-    if (options.json) {
-      const nlohmann::ordered_json json = {{"fits", false}, {"verdict", error.what()}};
-      std::printf("%s\n", json.dump(2).c_str());
-    }
+    if (options.json) std::printf("%s\n", json_of_nothing(run, options, error.what()).c_str());
     return kDoesNotFit;
   } catch (const ValueError& error) {
     throw ValueError(recipe::with_places(recipe, error.what()));
