@@ -42,6 +42,12 @@ Documents documents_of(const AttentionInput& input) {
   return documents;
 }
 
+// What the flash kernel is told of the longest. Where it is told 1 it trades queries for the heads that share
+// a key head, and leaves the log-sum-exps of several documents in another order.
+int64_t flash_longest(const Documents& documents) {
+  return std::max<int64_t>(2, documents.longest);
+}
+
 // The memory-efficient kernel wants as many key-value heads as query heads, and a batch of one.
 at::Tensor repeated(const at::Tensor& x, int64_t num_heads) {
   return x.repeat_interleave(num_heads / x.size(1), 1).unsqueeze(0);
@@ -128,8 +134,8 @@ AttentionOutput attention_forward_cuda(const AttentionInput& input) {
   if (q.scalar_type() == at::kFloat) return efficient_forward(input, documents);
   const at::Tensor& bounds = documents.bounds_on_device;
   const auto result =
-      at::_flash_attention_forward(q, input.k_Shd, input.v_Shd, bounds, bounds, documents.longest,
-                                   documents.longest, /*dropout_p=*/0.0, /*is_causal=*/true,
+      at::_flash_attention_forward(q, input.k_Shd, input.v_Shd, bounds, bounds, flash_longest(documents),
+                                   flash_longest(documents), /*dropout_p=*/0.0, /*is_causal=*/true,
                                    /*return_debug_mask=*/false, input.scale);
   return {std::get<0>(result).contiguous(), std::get<1>(result).contiguous()};
 }
@@ -145,9 +151,10 @@ AttentionGradients attention_backward_cuda(const at::Tensor& dout_Shd, const Att
   const at::Tensor& bounds = documents.bounds_on_device;
   // What dropout would have drawn from: not read without it.
   const at::Tensor no_rng_state = at::zeros({2}, q.options().dtype(at::kLong)).view(at::kUInt64);
-  const auto grads = at::_flash_attention_backward(
-      dout_Shd, q, k, v, output.out_Shd, output.lse_hS, bounds, bounds, documents.longest, documents.longest,
-      /*dropout_p=*/0.0, /*is_causal=*/true, no_rng_state, no_rng_state, input.scale);
+  const auto grads = at::_flash_attention_backward(dout_Shd, q, k, v, output.out_Shd, output.lse_hS, bounds,
+                                                   bounds, flash_longest(documents), flash_longest(documents),
+                                                   /*dropout_p=*/0.0, /*is_causal=*/true, no_rng_state,
+                                                   no_rng_state, input.scale);
   AttentionGradients result{std::get<0>(grads).contiguous(), std::get<1>(grads).contiguous(),
                             std::get<2>(grads).contiguous()};
   if (input.deterministic) write_dq_in_order(result.dq_Shd, dout_Shd, input, output, documents);

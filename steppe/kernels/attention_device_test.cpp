@@ -17,6 +17,7 @@ struct Case {
 TEST_F(AttentionDevice, ForwardAndBackward) {
   for (const auto dtype : kDtypes)
     for (const auto& c : std::vector<Case>{{{0, 1}, 1, 1, 16},
+                                           {{0, 1, 2, 3}, 4, 2, 64},
                                            {{0, 5, 5, 70}, 4, 2, 64},
                                            {{0, 300}, 8, 1, 64},
                                            {{0, 17, 130, 260}, 6, 2, 128}}) {
