@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "steppe/base/bytes.h"
 #include "steppe/plan/tune_text.h"
@@ -85,9 +86,9 @@ std::optional<std::string> more_host_memory(const TuneProblem& problem) {
   return fmt::format("hardware.host_memory = {} a node", format_bytes(static_cast<int64_t>(node)));
 }
 
-std::string largest_term(const Phase& phase) {
-  const auto top = std::max_element(phase.terms.begin(), phase.terms.end(),
-                                    [](const Term& a, const Term& b) { return a.expected < b.expected; });
+std::string largest_term(std::vector<Term> terms, const std::vector<Term>& more = {}) {
+  terms.insert(terms.end(), more.begin(), more.end());
+  const auto top = std::ranges::max_element(terms, {}, &Term::expected);
   return fmt::format("{} ({} = {})", format_bytes(top->expected), top->name, top->formula);
 }
 
@@ -101,15 +102,14 @@ std::string what_breaks(const TuneProblem& problem, const Candidate& least) {
   const auto& budget = least.budget;
   const auto room = problem.room();
   if (budget.expected() > room.device) {
-    const bool persists = budget.persistent.expected() > budget.largest().expected();
     return fmt::format("{} on a device of {}, most of it {}",
                        format_bytes(budget.expected() + reserved_bytes(problem.hardware)),
                        format_bytes(problem.hardware.device_memory),
-                       largest_term(persists ? budget.persistent : budget.largest()));
+                       largest_term(budget.persistent.terms, budget.largest().terms));
   }
   return fmt::format("{} of the {} of host memory a rank has, most of it {}",
                      format_bytes(budget.host.expected()), format_bytes(room.host),
-                     largest_term(budget.host));
+                     largest_term(budget.host.terms));
 }
 
 }  // namespace
