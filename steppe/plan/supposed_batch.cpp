@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "steppe/train/configure.h"
 
@@ -76,11 +77,13 @@ int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& 
 int fullest_rank(const recipe::RunConfig& run, const layout::LayoutConfig& layout) {
   const auto plan = batch_plan(run, layout);
   int64_t fullest = 0;
-  size_t most = 0;
+  std::pair<size_t, size_t> most;  // in one micro-batch, in all
   for (int64_t group = 0; group < plan.shape().num_groups; ++group) {
+    std::pair<size_t, size_t> its;
     for (const auto& micro_batch : plan.micro_batches(/*step=*/0, group)) {
-      if (micro_batch.size() > most) most = micro_batch.size(), fullest = group;
+      its = {std::max(its.first, micro_batch.size()), its.second + micro_batch.size()};
     }
+    if (its > most) most = its, fullest = group;
   }
   return static_cast<int>(fullest * layout.ulysses_degree);
 }

@@ -24,7 +24,7 @@ std::vector<int64_t> tokens_of_micro_batches(const recipe::RunConfig& run, const
                                              int64_t group);
 int64_t supposed_rows(const recipe::RunConfig& run, const layout::LayoutConfig& layout, int64_t group);
 
-// The first rank of the group with the most sequences in a micro-batch.
+// The first rank of the group with the most sequences in a micro-batch; of equals, in all its micro-batches.
 int fullest_rank(const recipe::RunConfig& run, const layout::LayoutConfig& layout);
 
 // Of a whole step, for every group alike.

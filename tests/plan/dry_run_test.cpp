@@ -105,6 +105,19 @@ TEST(DryRun, CountsAllMicroBatchesOfAStep) {
 
 // Training's TFLOP/s are what a model needs. Where nothing is recomputed that is what is counted, but for
 // attention's kernel, which forms its scores again (14 parts in place of 12), and the update.
+// Gradients come back from the host for a second micro-batch, which the first group does not have.
+TEST(DryRun, OfUnevenGroupsTheHeaviestHasMoreMicroBatches) {
+  const PlannedRun planned{"",
+                           3,
+                           {"training.global_batch_size=4", "optimizer.placement=stream",
+                            "optimizer.gradients=host", "optimizer.bucket_params=5000"}};
+  const auto run = small_recipe(planned);
+  const plan::DryRunOptions options{.world_size = 3};
+  int64_t fullest = 0;
+  for (const auto& rank : plan::dry_run_all(run, options)) fullest = std::max(fullest, rank.device.bytes);
+  EXPECT_EQ(plan::dry_run_heaviest(run, options).device.bytes, fullest);
+}
+
 TEST(DryRun, CountsWhatTrainingsFlopsSay) {
   const PlannedRun planned{"", 1, {"activation_checkpoint.mode=none", "training.global_batch_size=1"}};
   const auto run = small_recipe(planned);
