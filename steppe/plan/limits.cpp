@@ -20,9 +20,10 @@ Limits limits_of(const Hardware& hardware, const recipe::HardwareSection& sectio
 }
 
 int64_t scratch_of_products(const Hardware& hardware, const recipe::RunConfig& run, int num_threads) {
-  constexpr int64_t kOfAThread = int64_t{2} << 20;  // measured: up to 1.7 MiB
-  const bool takes_any = !hardware.is_accelerator && run.model.compute_dtype == "bfloat16";
-  return takes_any ? num_threads * kOfAThread : 0;
+  constexpr int64_t kOfAThread = int64_t{2} << 20;      // measured: up to 1.7 MiB
+  constexpr int64_t kOfAccelerator = int64_t{1} << 20;  // tables and workspace of a grouped product: 0.1 MiB
+  if (hardware.is_accelerator) return kOfAccelerator;
+  return run.model.compute_dtype == "bfloat16" ? num_threads * kOfAThread : 0;
 }
 
 Needs needs_of(const Limits& limits, int64_t peak_bytes, int64_t host_bytes_per_node) {
