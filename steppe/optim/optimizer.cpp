@@ -33,8 +33,9 @@ int64_t Optimizer::device_staging_bytes() const {
 std::string Optimizer::description() const {
   if (!state_.on_host()) return {};
   const bool streams = state_.placement == Placement::kStream;
-  return fmt::format("AdamW {}: {} buckets of {} parameters, {} slots; gradients on the {}",
+  return fmt::format("AdamW {}: {} buckets of {} parameters, {} slots; {}gradients on the {}",
                      streams ? "stream" : "cpu", num_buckets(), largest_bucket(), num_slots(),
+                     state_.gradient_dtype == at::kFloat ? "" : "bf16 ",
                      state_.host_gradients ? "host" : "device");
 }
 

@@ -278,6 +278,16 @@ TEST(Optimizer, AnErrorOnTheWayLeavesNothingBehind) {
   }
 }
 
+TEST(Optimizer, SaysWhatItIs) {
+  StateOptions options{.placement = Placement::kStream, .host_gradients = true};
+  EXPECT_EQ(Problem(options, at::kBFloat16, {500, 2}).optimizer->description(),
+            "AdamW stream: 3 buckets of 500 parameters, 2 slots; gradients on the host");
+  options.gradient_dtype = at::kBFloat16;
+  EXPECT_EQ(Problem(options, at::kBFloat16, {500, 2}).optimizer->description(),
+            "AdamW stream: 3 buckets of 500 parameters, 2 slots; bf16 gradients on the host");
+  EXPECT_EQ(Problem({}, at::kFloat, {}).optimizer->description(), "");
+}
+
 TEST(Optimizer, MistakesAreNamed) {
   const ops::OpContext context{at::kCPU, at::kFloat, nullptr};
   EXPECT_THROW(StateMemory({.host_gradients = true}, context, 8, 8), ValueError);
