@@ -8,6 +8,7 @@ import fnmatch
 import glob
 import gzip
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -119,8 +120,12 @@ def _walk(root: Path, include: tuple[str, ...], skipped: set[str]) -> list[Path]
             wanted = not include or any(
                 fnmatch.fnmatch(name, g) or fnmatch.fnmatch(relative, g) for g in include
             )
-            if wanted and not name.startswith(".") and path.is_file():
+            if not wanted or name.startswith("."):
+                continue
+            if path.is_file():
                 found.append(path)
+            else:
+                print(f"note: {path} is no file, or a link to none: passed over", file=sys.stderr)
     return found
 
 

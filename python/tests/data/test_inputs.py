@@ -196,6 +196,14 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(run, corpus, tmp_path, 
     assert not (tmp_path / "out.idx").exists()
 
 
+def test_a_link_to_nothing_is_passed_over_and_named(run, corpus, tmp_path):
+    (corpus / "lost.py").symlink_to(tmp_path / "nowhere")
+    status, _, err = run(corpus, "--include", "*.py", "--tokenizer", "bytes", "--output", tmp_path / "out")
+    assert status == 0
+    assert err.count("passed over") == 1
+    assert f"note: {corpus / 'lost.py'} is no file, or a link to none" in err
+
+
 def test_places_that_cannot_be_written_are_named(run, corpus, tmp_path):
     (tmp_path / "file").touch()
     args = (corpus, "--tokenizer", "bytes", "--output")
