@@ -1,5 +1,6 @@
 #include "steppe/kernels/matmul.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/ScalarType.h>
@@ -47,8 +48,18 @@ void check(std::string_view place, const at::Tensor& out, const at::Tensor& a, c
   check_dtype(b, a.scalar_type(), place, "b");
 }
 
+// cuBLAS may cut long sums, but adds their parts in fp32: ATen's default lets it add them in bf16.
+void round_once_on_cuda(const at::Tensor& x) {
+  if (!x.is_cuda()) return;
+  [[maybe_unused]] static const bool set = [] {
+    at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
+    return true;
+  }();
+}
+
 // Accumulates in place: beta = 1, and the result is the addend.
 void add_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  round_once_on_cuda(out);
   at::Tensor result = out;
   at::addmm_out(result, result, a, b, 1, 1);
 }
@@ -63,6 +74,7 @@ void matmul(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
     fill_zero(out);
     return;
   }
+  round_once_on_cuda(out);
   at::Tensor result = out;
   at::mm_out(result, a, b);
 }
@@ -92,6 +104,7 @@ void matmul_accumulate(const at::Tensor& accumulator, const at::Tensor& a, const
   if (same) {
     add_product(accumulator, a, b);
   } else {
+    round_once_on_cuda(scratch);
     at::Tensor product = scratch;
     at::mm_out(product, a, b);
     add_to(accumulator, scratch);
