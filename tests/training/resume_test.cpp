@@ -53,6 +53,11 @@ struct Case {
   std::string gradients = "device", moments = "float32", gradient_dtype = "float32";
 };
 
+Case bf16_gradients(Case one) {
+  one.gradient_dtype = "bfloat16";
+  return one;
+}
+
 recipe::RunConfig config_of(const Case& one, const std::string& root, const std::string& name) {
   recipe::RunConfig run;
   run.run = {root + "/" + name, name};
@@ -214,10 +219,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"two_ranks_stream_host_gradients", {2, 1, 2, 1}, "bfloat16", true, "stream", "host"},
         Case{"one_rank_cpu_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "cpu", "host", "bfloat16"},
         Case{"one_rank_bf16_moments", {1, 1, 1, 1}, "bfloat16", true, "resident", "device", "bfloat16"},
-        Case{"two_ranks_bf16_gradients", {2, 1, 2, 1}, "bfloat16", true, "resident", "device", "float32",
-             "bfloat16"},
-        Case{"one_rank_stream_bf16_host_gradients", {1, 1, 1, 1}, "bfloat16", true, "stream", "host",
-             "float32", "bfloat16"}),
+        bf16_gradients({"two_ranks_bf16_gradients", {2, 1, 2, 1}, "bfloat16"}),
+        bf16_gradients(
+            {"one_rank_stream_bf16_host_gradients", {1, 1, 1, 1}, "bfloat16", true, "stream", "host"})),
     [](const auto& one) { return one.param.name; });
 
 struct Trial {
