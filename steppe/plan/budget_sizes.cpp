@@ -4,8 +4,8 @@
 #include <map>
 
 #include "steppe/memory/host_arena.h"
+#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/dispatch_plan.h"
-#include "steppe/ops/moe_dispatch/pipelined.h"
 #include "steppe/plan/supposed_batch.h"
 #include "steppe/plan/supposed_routing.h"
 #include "steppe/train/configure.h"
@@ -37,31 +37,23 @@ RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s) {
     const auto mine =
         routing ? routing->choose({layer, tokens, split}, ids_Nk, {}, {}, {})
                 : ops::balanced_routing({s.E, s.k, true}).choose({layer, tokens, split}, ids_Nk, {}, {}, {});
-    if (s.step.dispatch.kind == ops::DispatchKind::kEp) {
-      int64_t received = 0;
-      for (int64_t e = own * local; e < (own + 1) * local; ++e) received += s.Ep * mine[e];
-      most.received = std::max(most.received, received);
-    } else {
-      ops::RouteCounts counts{s.E, {}, split};
-      for (int64_t source = 0; source < s.Ep; ++source)
-        counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
-      auto options = s.step.dispatch.plan;
-      if (s.step.dispatch.kind == ops::DispatchKind::kLlep) options.replan_threshold = 0;
-      const auto plan = ops::plan_dispatch(counts, s.Ep, s.k, options);
-      int64_t received = 0;
-      for (const auto& chunk : plan.chunks) received += chunk.rows_of_rank[own];
-      most.received = std::max(most.received, received);
-      most.slot = std::max(most.slot, ops::slot_rows(plan, own));
-      most.tile = std::max(most.tile, ops::tile_rows_of(plan, s.expert_tile_rows));
-      most.helped = std::max(most.helped, static_cast<int64_t>(plan.helpers.experts_of(own).size()));
-      most.moves = most.moves || plan.helpers.most() > 0;
-      const int64_t layers = alike ? num_moe_layers(s) : 1;
-      for (int64_t helper = 0; helper < s.Ep; ++helper)
-        for (const int64_t expert : plan.helpers.experts_of(helper)) {
-          most.borrowed += helper == own ? layers : 0;
-          most.lent += expert / local == own ? layers : 0;
-        }
-    }
+    ops::RouteCounts counts{s.E, {}, split};
+    for (int64_t source = 0; source < s.Ep; ++source)
+      counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
+    const auto plan = ops::plan_dispatch(counts, s.Ep, s.k, ops::plan_options(s.step.dispatch));
+    int64_t received = 0;
+    for (const auto& chunk : plan.chunks) received += chunk.rows_of_rank[own];
+    most.received = std::max(most.received, received);
+    most.slot = std::max(most.slot, ops::slot_rows(plan, own));
+    most.tile = std::max(most.tile, ops::tile_rows_of(plan, s.expert_tile_rows));
+    most.helped = std::max(most.helped, static_cast<int64_t>(plan.helpers.experts_of(own).size()));
+    most.moves = most.moves || plan.helpers.most() > 0;
+    const int64_t layers = alike ? num_moe_layers(s) : 1;
+    for (int64_t helper = 0; helper < s.Ep; ++helper)
+      for (const int64_t expert : plan.helpers.experts_of(helper)) {
+        most.borrowed += helper == own ? layers : 0;
+        most.lent += expert / local == own ? layers : 0;
+      }
     if (alike) break;
   }
   most.sends_home = most.moves;

@@ -33,8 +33,7 @@ class ChunkPass {
 
   // Decides the order of a chunk's routes; three chunks may be at hand.
   void order(int64_t chunk);
-  // Rows of the chunk's tokens into a source buffer; packed: with their routing weights.
-  void gather(const at::Tensor& source, const at::Tensor& rows_NH, int64_t chunk) const;
+  // Rows of the chunk's tokens with their routing weights into a source buffer.
   void gather_packed(const at::Tensor& source_RP, const at::Tensor& x_NH, int64_t chunk) const;
   // A half of dy's columns through the source buffer, which it fills, to its half of the slots.
   comm::Pending dispatch_dy(const at::Tensor& dy_NH, int64_t chunk, int half) const;
@@ -47,8 +46,7 @@ class ChunkPass {
   void scatter_weights(const at::Tensor& values_Nk, const at::Tensor& source_RP, int64_t chunk) const;
 
   const std::vector<Tile>& tiles(int64_t chunk) const { return tiles_[chunk]; }
-  // Rows of a tile out of a slot into the tile's buffers, and back; packed: with their weights.
-  void load(const at::Tensor& tile_rows, const at::Tensor& slot, int64_t chunk, const Tile& tile) const;
+  // Rows of a tile out of the slots into the tile's buffers, and back; packed: with their weights.
   void load_packed(int64_t chunk, const Tile& tile) const;
   void load_dy(int64_t chunk, const Tile& tile) const;
   void store_packed(const at::Tensor& tile_rows, const at::Tensor& tile_weights, int64_t chunk,
@@ -72,6 +70,8 @@ class ChunkPass {
     int64_t begin, width;
   };
   Columns columns(int half) const;
+  void gather(const at::Tensor& source, const at::Tensor& rows_NH, int64_t chunk) const;
+  void load(const at::Tensor& tile_rows, const at::Tensor& slot, int64_t chunk, const Tile& tile) const;
   at::Tensor slot_dy(int64_t chunk, int half) const;
 
   comm::Communicator& group_;

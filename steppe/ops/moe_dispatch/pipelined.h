@@ -22,7 +22,6 @@
 // in `saved`, which a tile has no room for then; x is dispatched again even so.
 #pragma once
 
-#include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/moe_dispatch.h"
 
 namespace steppe::ops {
