@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "steppe/base/error.h"
 #include "steppe/base/log.h"
 #include "steppe/base/nearest.h"
+#include "steppe/base/temporary_folder.h"
 
 namespace steppe {
 namespace {
@@ -118,9 +118,6 @@ TEST(Counters, EveryKindHasItsOwnName) {
 
 class LogTest : public testing::Test {
  protected:
-  void SetUp() override { std::filesystem::remove_all(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string text_of(int rank) const {
     std::ifstream file(folder_ / fmt::format("rank_{}.log", rank));
     std::stringstream text;
@@ -128,8 +125,8 @@ class LogTest : public testing::Test {
     return text.str();
   }
 
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / fmt::format("steppe_log_{}/logs", getpid());
+  TemporaryFolder root_;
+  std::filesystem::path folder_ = root_ / "logs";
 };
 
 TEST_F(LogTest, OnlyRankZeroPrints) {
