@@ -230,6 +230,14 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
   if (const int trains_most = most_trained(run, first, world_size); trains_most != first) {
     candidates.push_back(trains_most);
   }
+  // Of shards that do not come out even the first rank has the largest, though others may have more
+  // micro-batches of the same size.
+  const auto largest = [&](int64_t group) {
+    const auto tokens = tokens_of_micro_batches(run, shape.layout_config, group);
+    return tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end());
+  };
+  if (first != 0 && largest(0) == largest(first / shape.layout_config.ulysses_degree))
+    candidates.push_back(0);
   const int degree = shape.layout_config.expert_degree;
   if (degree == 1 || run.dispatch.kind == "ep" || run.router.force_load_balancing) return candidates;
 
@@ -250,9 +258,8 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
     ops::RouteCounts counts{shape.model.num_experts, {}, split};
     for (int source = 0; source < degree; ++source)
       counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
-    auto plan_options = options.plan;
-    if (options.kind == ops::DispatchKind::kLlep) plan_options.replan_threshold = 0;
-    const auto dispatch = ops::plan_dispatch(counts, degree, shape.model.num_experts_per_tok, plan_options);
+    const auto dispatch =
+        ops::plan_dispatch(counts, degree, shape.model.num_experts_per_tok, ops::plan_options(options));
     for (int rank = 0; rank < degree; ++rank) {
       const auto helped = static_cast<int64_t>(dispatch.helpers.experts_of(rank).size());
       if (helped > 0) rank_of_helped.try_emplace(helped, first / degree * degree + rank);
