@@ -18,9 +18,9 @@ enum class OtherFiles : uint8_t { kRefuse, kLeaveAlone };
 void check_run_folder(const recipe::RunConfig& run, const std::string& resolved,
                       OtherFiles others = OtherFiles::kRefuse);
 
-// Checks, makes the folder, takes it for this process until it ends, keeps the recipe there, unless a run with nothing left to do has its own. What a
-// run without a checkpoint left of metrics.jsonl is set aside as metrics.jsonl.old, a recipe.toml of somebody
-// else's as recipe.toml.old.
+// Checks, makes the folder, takes it for this process until it ends, keeps the recipe there, unless a run
+// with nothing left to do has its own. What a run without a checkpoint left of metrics.jsonl is set aside as
+// metrics.jsonl.old, a recipe.toml of somebody else's as recipe.toml.old.
 void claim_run_folder(const recipe::RunConfig& run, const std::string& resolved,
                       OtherFiles others = OtherFiles::kRefuse);
 
