@@ -11,6 +11,7 @@
 #include "steppe/checkpoint/native_reader.h"
 #include "steppe/checkpoint/native_restore.h"
 #include "steppe/model/hugging_face_config.h"
+#include "steppe/recipe/sections.h"
 #include "steppe/train/agree_text.h"
 
 namespace steppe::train {
@@ -35,8 +36,8 @@ void check_same_run(const checkpoint::SavedRun& saved, const checkpoint::SavedRu
 }
 
 // The config.json may have been exchanged since: tensors of the same shapes do not make the same model.
-void check_same_model(const recipe::RunConfig& run, const checkpoint::SavedRun& saved,
-                      const checkpoint::SavedRun& own, const std::string& path) {
+void check_same_file(const recipe::RunConfig& run, const checkpoint::SavedRun& saved,
+                     const checkpoint::SavedRun& own, const std::string& path) {
   if (saved.model_config.empty() || own.model_config.empty() || saved.model_config == own.model_config)
     return;
   const auto before = model::model_config(run.model, saved.model_config, path + "'s config.json");
@@ -46,6 +47,21 @@ void check_same_model(const recipe::RunConfig& run, const checkpoint::SavedRun& 
       "[checkpoint] {} is of another model than {} says now: {}. A run goes on with the model that it began "
       "with; without that file it takes the shape that the checkpoint holds",
       path, model::config_file(run.model).value_or("the recipe"), fmt::join(differences, "; "));
+}
+
+// Nor do they where the recipe's own keys are others.
+void check_same_keys(const recipe::RunConfig& run, const checkpoint::SavedRun& saved,
+                     const std::string& path) {
+  auto recipe = recipe::Recipe::parse(saved.recipe, path + "'s recipe");
+  const auto section = recipe::read_model_section(recipe);
+  const auto before = model::model_config(section, saved.model_config, path + "'s config.json");
+  const auto differences = model::differences(before, model::model_config(run.model));
+  STEPPE_CHECK_VALUE(
+      differences.empty(),
+      "[checkpoint] {} is of another model than the recipe's: model.{}. A run goes on with the "
+      "model that it began with; to start from the weights alone: checkpoint.load = \"{}\", "
+      "checkpoint.load_weights_only = true, in a run.folder of its own",
+      path, fmt::join(differences, "; model."), path);
 }
 
 // Rank 0's choice; all ranks learn why there is none.
@@ -131,7 +147,8 @@ Position resume(const recipe::RunConfig& run, const checkpoint::SavedRun& own, c
   const auto& saved = reader.manifest().run;
   if (!start->weights_only) {
     check_same_run(saved, own, reader.path());
-    check_same_model(run, saved, own, reader.path());
+    check_same_file(run, saved, own, reader.path());
+    if (!saved.recipe.empty()) check_same_keys(run, saved, reader.path());
   }
   checkpoint::restore(
       reader, weights,
