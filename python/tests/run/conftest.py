@@ -60,6 +60,14 @@ def start_once(program, recipe, tmp_path_factory):
         job.end()
 
 
+@pytest.fixture(scope="session")
+def finished(start_once):
+    """Five steps of two ranks, with their checkpoints: to look at, or to copy."""
+    job = start_once("--ranks", 2, sets=["checkpoint.keep=0", "checkpoint.interval=2"])
+    assert job.wait() == 0, job.output
+    return job
+
+
 @pytest.fixture
 def taken_port():
     """A port that somebody else listens on."""

@@ -47,6 +47,8 @@ path = "{text}"
 [validation]
 interval = 2
 """
+# Stopped by the test, however fast the machine.
+LONG = ["training.steps=1000000", "validation.interval=0", "validation.at_start=false"]
 # What a launcher of the tests themselves, or the user's shell, may have set.
 _FOREIGN = re.compile(
     r"^(RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|OMPI_.*|PMI_.*|PMIX_.*|SLURM_.*|PET_.*|NO_COLOR"
@@ -85,6 +87,14 @@ def read_status(folder: Path) -> dict:
 
 def read_metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(folder):
+    return {m["step"]: m["loss"] for m in read_metrics(folder) if "loss" in m}
+
+
+def inspect(program, *arguments):
+    return subprocess.run([program, "inspect", *arguments], capture_output=True, text=True, check=False)
 
 
 def wait_until(condition, what: str, limit: float = 240):

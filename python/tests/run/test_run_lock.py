@@ -2,16 +2,14 @@
 
 import signal
 
-from steppe_program import read_metrics, read_status, wait_until
-
-_LONG = ["training.steps=1000000", "validation.interval=0", "validation.at_start=false"]
+from steppe_program import LONG, read_metrics, read_status, wait_until
 
 
 def test_a_folder_in_use_is_refused_and_its_run_goes_on(start, tmp_path):
     folder = tmp_path / "run"
-    first = start("--ranks", 2, folder=folder, sets=_LONG)
+    first = start("--ranks", 2, folder=folder, sets=LONG)
     first.wait_for_step(2)
-    second = start("--ranks", 2, folder=folder, sets=_LONG)
+    second = start("--ranks", 2, folder=folder, sets=LONG)
     assert second.wait() == 1, second.output
     assert f'run.folder = "{folder}" is in use: process {first.rank(0)} on ' in second.output
     assert read_status(folder)["state"] == "running"
@@ -25,9 +23,9 @@ def test_a_folder_in_use_is_refused_and_its_run_goes_on(start, tmp_path):
 
 def test_a_job_waits_for_one_that_is_on_its_way_out(start, tmp_path):
     folder = tmp_path / "run"
-    first = start("--ranks", 2, folder=folder, sets=_LONG)
+    first = start("--ranks", 2, folder=folder, sets=LONG)
     first.wait_for_step(2)
-    second = start("--ranks", 2, folder=folder, sets=_LONG)
+    second = start("--ranks", 2, folder=folder, sets=LONG)
     first.end()  # as `kill -9` would
     wait_until(lambda: "goes on from" in second.output, "the second job goes on")
     second.wait_for_step(3)
