@@ -8,9 +8,17 @@
 #include <string_view>
 
 #include "steppe/base/error.h"
+#include "steppe/kernels/rms_norm_backend.h"
+#include "steppe/kernels/rotary_backend.h"
+#include "steppe/kernels/router.h"
 
 namespace steppe::model {
 namespace {
+
+// Beyond what anyone trains: a mistyped size must not fill the memory of the machine that plans, nor
+// overflow a product of sizes.
+constexpr int64_t kMostLayers = 1 << 16, kMostExperts = 1 << 16, kMostHeads = 1 << 14, kMostWidth = 1 << 24;
+constexpr int64_t kMostHeadDim = 2 * kernels::kMostFrequencies;
 
 // Names the key, its value and where it came from; the caller says what it must be.
 class Checker {
@@ -26,6 +34,10 @@ class Checker {
   void at_least(int64_t least, std::string_view key, int64_t value) const {
     require(value >= least, key, value, "at least {}", least);
   }
+  void within(int64_t least, int64_t most, std::string_view key, int64_t value) const {
+    at_least(least, key, value);
+    require(value <= most, key, value, "at most {}", most);
+  }
   void positive(std::string_view key, double value) const {
     require(std::isfinite(value) && value > 0, key, value, "a number above 0");
   }
@@ -35,12 +47,17 @@ class Checker {
 };
 
 void validate_attention(const ModelConfig& c, const Checker& check) {
-  check.at_least(1, "num_attention_heads", c.num_attention_heads);
+  check.within(1, kMostHeads, "num_attention_heads", c.num_attention_heads);
   check.at_least(1, "num_key_value_heads", c.num_key_value_heads);
   check.require(c.num_attention_heads % c.num_key_value_heads == 0, "num_attention_heads",
                 c.num_attention_heads, "a multiple of num_key_value_heads = {}", c.num_key_value_heads);
-  check.at_least(2, "head_dim", c.head_dim);
+  check.within(2, kMostHeadDim, "head_dim", c.head_dim);
   check.require(c.head_dim % 2 == 0, "head_dim", c.head_dim, "even: rotary embedding turns pairs");
+  if (c.qk_norm == QkNorm::kFull) {
+    check.require(c.num_attention_heads * c.head_dim <= kernels::kMostNormColumns, "num_attention_heads",
+                  c.num_attention_heads, "at most {} / head_dim = {}: qk_norm = \"full\" is over all of them",
+                  kernels::kMostNormColumns, kernels::kMostNormColumns / c.head_dim);
+  }
   check.require(std::isfinite(c.clip_qkv) && c.clip_qkv >= 0, "clip_qkv", c.clip_qkv, "above 0, or absent");
 }
 
@@ -59,13 +76,15 @@ void validate_feed_forward(const ModelConfig& c, const Checker& check) {
                   "layers from 0 to num_hidden_layers - 1 = {}", c.num_hidden_layers - 1);
   }
   const int64_t dense = num_dense_layers(c);
-  if (dense > 0) check.at_least(1, "intermediate_size", c.intermediate_size);
-  check.at_least(0, "shared_expert_intermediate_size", c.shared_expert_intermediate_size);
+  if (dense > 0) check.within(1, kMostWidth, "intermediate_size", c.intermediate_size);
+  check.within(0, kMostWidth, "shared_expert_intermediate_size", c.shared_expert_intermediate_size);
   if (dense == c.num_hidden_layers) return;
-  check.at_least(1, "num_experts", c.num_experts);
+  check.within(1, kMostExperts, "num_experts", c.num_experts);
   check.require(c.num_experts_per_tok >= 1 && c.num_experts_per_tok <= c.num_experts, "num_experts_per_tok",
                 c.num_experts_per_tok, "from 1 to num_experts = {}", c.num_experts);
-  check.at_least(1, "moe_intermediate_size", c.moe_intermediate_size);
+  check.require(c.num_experts_per_tok <= kernels::kMaxTopK, "num_experts_per_tok", c.num_experts_per_tok,
+                "at most {}", kernels::kMaxTopK);
+  check.within(1, kMostWidth, "moe_intermediate_size", c.moe_intermediate_size);
 }
 
 void validate_rope(const ModelConfig& c, const Checker& check) {
@@ -160,8 +179,8 @@ double ModelConfig::flops_per_token(int64_t length) const {
 
 void validate(const ModelConfig& c, const std::string& place) {
   const Checker check(place);
-  check.at_least(1, "num_hidden_layers", c.num_hidden_layers);
-  check.at_least(1, "hidden_size", c.hidden_size);
+  check.within(1, kMostLayers, "num_hidden_layers", c.num_hidden_layers);
+  check.within(1, kernels::kMostNormColumns, "hidden_size", c.hidden_size);
   check.at_least(1, "vocab_size", c.vocab_size);
   check.require(c.vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size", c.vocab_size,
                 "below 2^31: token ids have 32 bits");

@@ -175,6 +175,23 @@ TEST(ModelConfig, EveryFaultIsNamed) {
   };
   refused([](auto& c) { c.num_hidden_layers = 0; }, {"num_hidden_layers = 0 (here)", "at least 1"});
   refused([](auto& c) { c.hidden_size = -1; }, {"hidden_size = -1"});
+  // Whatever a kernel or an allocation would say, the key says first.
+  const int64_t mistyped = 1'000'000'000'000;
+  refused([&](auto& c) { c.num_hidden_layers = mistyped; }, {"num_hidden_layers = 1000000000000", "at most"});
+  refused([&](auto& c) { c.hidden_size = mistyped; }, {"hidden_size = 1000000000000", "at most 16384"});
+  refused([&](auto& c) { c.head_dim = mistyped; }, {"head_dim = 1000000000000", "at most 1024"});
+  refused([&](auto& c) { c.num_attention_heads = c.num_key_value_heads = mistyped; },
+          {"num_attention_heads = 1000000000000", "at most"});
+  refused([&](auto& c) { c.num_experts = mistyped; }, {"num_experts = 1000000000000", "at most"});
+  refused([](auto& c) { c.num_experts = c.num_experts_per_tok = 65; },
+          {"num_experts_per_tok = 65", "at most 64"});
+  refused([&](auto& c) { c.moe_intermediate_size = mistyped; }, {"moe_intermediate_size = 1000000000000"});
+  refused([&](auto& c) { c.shared_expert_intermediate_size = mistyped; },
+          {"shared_expert_intermediate_size = 1000000000000"});
+  refused([&](auto& c) { c.first_k_dense_replace = 1, c.intermediate_size = mistyped; },
+          {"intermediate_size = 1000000000000", "at most"});
+  refused([](auto& c) { c.qk_norm = QkNorm::kFull, c.num_attention_heads = 2048, c.head_dim = 16; },
+          {"num_attention_heads = 2048", "at most 16384 / head_dim = 1024"});
   refused([](auto& c) { c.vocab_size = int64_t{1} << 31; }, {"vocab_size = 2147483648", "32 bits"});
   refused([](auto& c) { c.num_key_value_heads = 3; }, {"num_attention_heads = 4", "num_key_value_heads = 3"});
   refused([](auto& c) { c.head_dim = 7; }, {"head_dim = 7", "even"});
