@@ -58,9 +58,8 @@ std::string model_line(const std::string& model) {
 std::string tokenizer_line(const std::string& model) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (model_line(model).starts_with("path")) return "";
   if (fs::exists(fs::path(model) / "tokenizer.json", ignored))
-    return fmt::format("tokenizer = {}\n", quoted(model));
+    return model_line(model).starts_with("path") ? "" : fmt::format("tokenizer = {}\n", quoted(model));
   return "# tokenizer = \"bpe:32000\"  # yours to choose: a tokenizer.json or its folder, bpe:SIZE, or "
          "bytes\n";
 }

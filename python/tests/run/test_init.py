@@ -117,6 +117,15 @@ def test_without_an_output_it_is_printed(init, model, wide):
     assert '# tokenizer = "' in printed
 
 
+def test_weights_without_a_tokenizer_leave_it_to_the_user(init, model, tmp_path):
+    assert '# tokenizer = "' not in init(model).stdout
+    folder = tmp_path / "bare"
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    printed = init(folder).stdout
+    assert tomllib.loads(printed)["model"] == {"path": str(folder)}
+    assert '# tokenizer = "' in printed
+
+
 def test_the_recipe_for_gpus_fits_them(program, init, run, wide):
     init(wide, "--hardware", "A100", "--output", "wide.toml", length=131072)
     found = json.loads(run(program, "plan", "wide.toml", "--world-size", 2, "--json").stdout)
