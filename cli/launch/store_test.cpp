@@ -19,7 +19,6 @@ namespace steppe::launch {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 // A port held open by somebody else.
 class TakenPort {
@@ -75,10 +74,9 @@ void expect_part(const std::string& text, const std::string& part) {
 
 TEST(Store, APortInUseIsNamed) {
   const TakenPort taken;
-  const auto begin = Clock::now();
-  const std::string text = refusal(rank_of(0, 2, taken.port()), milliseconds(60000));
+  // Known at once: whoever waits for the timeout does not end.
+  const std::string text = refusal(rank_of(0, 2, taken.port()), std::chrono::hours(24));
   expect_part(text, "port " + std::to_string(taken.port()) + " (MASTER_PORT) is in use");
-  EXPECT_LT(Clock::now() - begin, milliseconds(60000)) << "known at once, not after the timeout";
 }
 
 TEST(Store, AllRanksShareIt) {
