@@ -24,7 +24,7 @@ struct AttentionDq {
 
 namespace cuda {
 
-// Head dims from here on have no kernel.
+// Larger head dims have no kernel.
 inline constexpr int kMostHeadDim = 256;
 
 // `stream` is a cudaStream_t. Two products for the scores' gradient and one for the queries': beside the

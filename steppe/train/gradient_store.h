@@ -16,8 +16,7 @@
 // but those copies is on the device in between. Where the caller adds to what is stored itself
 // (take_as_stored: experts, whose products are many and large), each addition rounds.
 //
-// Collective over a unit's replicas: give_back() of a replicated unit's last visit,
-// and finish().
+// Collective over a unit's replicas: give_back() of a replicated unit's last visit, and finish().
 #pragma once
 
 #include <cstdint>
