@@ -227,17 +227,17 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
   const RankShape shape(run, 0, world_size);
   const int first = fullest_rank(run, shape.layout_config);
   std::vector<int> candidates = {first};
-  if (const int trains_most = most_trained(run, first, world_size); trains_most != first) {
-    candidates.push_back(trains_most);
-  }
+  const auto add = [&](int rank) {
+    if (std::ranges::find(candidates, rank) == candidates.end()) candidates.push_back(rank);
+  };
+  add(most_trained(run, first, world_size));
   // Of shards that do not come out even the first rank has the largest, though others may have more
   // micro-batches of the same size.
   const auto largest = [&](int64_t group) {
     const auto tokens = tokens_of_micro_batches(run, shape.layout_config, group);
     return tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end());
   };
-  if (first != 0 && largest(0) == largest(first / shape.layout_config.ulysses_degree))
-    candidates.push_back(0);
+  if (largest(0) == largest(first / shape.layout_config.ulysses_degree)) add(0);
   const int degree = shape.layout_config.expert_degree;
   if (degree == 1 || run.dispatch.kind == "ep" || run.router.force_load_balancing) return candidates;
 
@@ -266,9 +266,7 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
     }
     if (!run.plan.routing_profile.ends_with(".jsonl")) break;  // every layer is alike
   }
-  if (!rank_of_helped.empty() && rank_of_helped.rbegin()->second != first) {
-    candidates.push_back(rank_of_helped.rbegin()->second);
-  }
+  if (!rank_of_helped.empty()) add(rank_of_helped.rbegin()->second);
   return candidates;
 }
 
