@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <numeric>
 
 #include "cli/bench/dispatch_bench_layer.h"

@@ -12,7 +12,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "cli/bench/dispatch_bench.h"
 #include "cli/bench/options.h"

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <memory>
 
 #include "steppe/base/error.h"
 #include "steppe/comm/shape_only_communicator.h"

@@ -1,7 +1,6 @@
 #include "steppe/plan/budget_sizes.h"
 
 #include <algorithm>
-#include <map>
 
 #include "steppe/memory/host_arena.h"
 #include "steppe/ops/moe_dispatch/chunk_sizes.h"

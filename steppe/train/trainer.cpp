@@ -5,7 +5,6 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "steppe/base/bytes.h"

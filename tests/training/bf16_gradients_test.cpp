@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "steppe/memory/scope.h"
 #include "tests/training/follows_reference.h"

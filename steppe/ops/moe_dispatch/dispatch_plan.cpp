@@ -1,7 +1,6 @@
 #include "steppe/ops/moe_dispatch/dispatch_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "steppe/base/error.h"

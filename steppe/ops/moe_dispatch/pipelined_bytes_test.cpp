@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/memory/scope.h"
