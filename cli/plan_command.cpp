@@ -1,6 +1,8 @@
 // steppe plan RECIPE [--set key=value …] [--world-size W] [--rank r | --all-ranks] [--json] [--timeline FILE]
 //                    [--maximize context|batch | --tune]
 // Exit status: 0 fits, 1 does not fit, 2 bad input.
+#include <fmt/format.h>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -74,7 +76,8 @@ std::string json_of_nothing(const recipe::RunConfig& run, const Options& options
   auto json = nlohmann::ordered_json::object();
   try {
     json = nlohmann::ordered_json::parse(plan::plan_json(run, plan::make_plan(run, options.plan), {}, why));
-  } catch (const ValueError&) {  // it cannot even be run dry
+  } catch (const ValueError& error) {  // it cannot even be run dry: a layout that so many ranks do not have
+    json["error"] = fmt::format("the recipe as it is has no plan: {}", error.what());
   }
   json["fits"] = false;
   json["verdict"] = why;

@@ -132,6 +132,8 @@ def test_a_model_that_cannot_fit_on_any_layout(plan, search):
     if search != ("--tune",):  # of as many ranks the recipe's own layout cannot be
         assert found["peak_bytes"] > 0
         assert {"expected_bytes", "guaranteed_bytes", "host_bytes", "terms", "by_category"} <= found.keys()
+    else:
+        assert found["error"].startswith("the recipe as it is has no plan: [layout] parallelism.")
     said = found["verdict"]
     assert said in done.stderr
     assert re.search(r"GiB(: | \()[\w ,]+ = [^)]*Θe/Ep", said), said
