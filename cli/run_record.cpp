@@ -65,6 +65,10 @@ void RunRecord::fail(const launch::Failure& failure) noexcept {
     } else if (environment_.rank == 0 && !parent_prints) {
       std::fprintf(stderr, "error: %s\n", message.c_str());
     }
+    // A rank 0 that is gone without a word has not printed it, nor has a launcher that shows error files.
+    const bool rank_0_is_gone = failure.rank == 0 && failure.kind == launch::FailureKind::kConnection;
+    if (environment_.rank != 0 && rank_0_is_gone && !parent_prints && environment_.error_file.empty())
+      std::fprintf(stderr, "error: %s\n", message.c_str());
     write(RunState::kFailed, message);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

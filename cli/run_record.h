@@ -26,7 +26,8 @@ class RunRecord {
   void finished_step(std::int64_t step);
   // Finished, or stopped by what `reason` says.
   void end(launch::RunState state, const std::string& reason);
-  // Rank 0 prints it, unless a parent does that for all ranks; every rank's log has it.
+  // Rank 0 prints it, unless a parent does that for all ranks; the others, where rank 0 died without a word.
+  // Every rank's log has it.
   void fail(const launch::Failure& failure) noexcept;
 
  private:

@@ -81,6 +81,14 @@ Failure Watchdog::fail(const std::exception& error) noexcept {
   const milliseconds patience = s.options.cause_limit + 2 * s.options.interval + milliseconds(2000);
   s.changed.wait_for(lock, patience,
                      [&s] { return s.verdict.has_value() || !s.lost_why.empty() || s.talker_left; });
+  // A store that rank 0 serves goes with it.
+  if (!s.verdict && !s.lost_why.empty() && mine.kind != FailureKind::kCause && !s.environment.agent_store &&
+      !hosts_store(s.environment)) {
+    mine.message = fmt::format("died, or lost its network, without a word; rank {} noticed: {}", mine.rank,
+                               mine.message);
+    mine.rank = 0;
+    mine.kind = FailureKind::kConnection;
+  }
   const Failure cause = s.verdict.value_or(mine);
   lock.unlock();
   s.leave_error_file(cause);

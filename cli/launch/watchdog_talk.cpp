@@ -129,9 +129,13 @@ void Watchdog::State::talk() {
     }
     lock.lock();
     if (error.empty()) contact_at = awake.load();
-    if (!error.empty() && lost_why.empty()) lost_at = awake.load();
+    if (!error.empty() && lost_why.empty()) {
+      lost_at = awake.load();
+      changed.notify_all();
+    }
     lost_why = error;
-    const bool hurry = last || (own && !verdict);
+    // A store that is gone has nothing to tell, and each try of it is a page of warnings.
+    const bool hurry = error.empty() && (last || (own && !verdict));
     const milliseconds pause = hurry ? std::min(options.interval, milliseconds(50)) : options.interval;
     const bool had_own = own.has_value(), had_hang = hang_seen;
     changed.wait_for(lock, pause, [&] {

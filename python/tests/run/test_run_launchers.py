@@ -89,6 +89,23 @@ def test_a_launchers_rank_fails_and_takes_the_others_along(start, free_port, tmp
     assert status["reason"].startswith("rank 1 failed: ")
 
 
+def test_a_launchers_rank_0_dies_and_the_other_says_so(start, free_port, tmp_path):
+    """Without a word, and with the store that it served."""
+    sets = ["training.steps=1000000", "validation.interval=0", "validation.at_start=false"]
+    ranks = []
+    for rank in (0, 1):
+        variables = {**_SLURM, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}
+        ranks.append(start(sets=sets, folder=tmp_path / "run", MASTER_PORT=free_port, **variables))
+    ranks[0].wait_for_step(2)
+    ranks[0].process.kill()
+    assert ranks[1].wait() == 1
+    said = ranks[1].output
+    assert "rank 0 failed: " in said
+    assert "rank 1 failed: " not in said
+    # The store's library has a page to say about each try to reach it.
+    assert said.count("sendBytes failed") < 20, said
+
+
 def test_a_used_folder_is_refused_to_all_ranks(start, free_port, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/metrics.jsonl").write_text('{"step":1}\n')
