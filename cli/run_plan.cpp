@@ -21,13 +21,12 @@ std::chrono::milliseconds timeout_of(const recipe::RunConfig& run) {
 
 metrics::PlannedMemory planned_memory(const recipe::RunConfig& run, const plan::Plan& plan, int num_threads) {
   const auto& peak = plan.rank.device;
-  metrics::PlannedMemory planned{
-      .peak_bytes = peak.bytes,
-      .expected_bytes = plan.budget.expected(),
-      .guaranteed_bytes = plan.budget.guaranteed(),
-      .peak_by_category = {},
-      .routing_profile = run.plan.routing_profile,
-      .unplanned_bytes = plan::scratch_of_products(plan.hardware, run, num_threads)};
+  metrics::PlannedMemory planned{.peak_bytes = peak.bytes,
+                                 .expected_bytes = plan.budget.expected(),
+                                 .guaranteed_bytes = plan.budget.guaranteed(),
+                                 .peak_by_category = {},
+                                 .routing_profile = run.plan.routing_profile,
+                                 .unplanned_bytes = plan::unplanned_scratch(plan.hardware, run, num_threads)};
   for (int c = 0; c < memory::kNumCategories; ++c) {
     planned.peak_by_category[std::string(memory::category_name(static_cast<memory::Category>(c)))] =
         peak.by_category[c];

@@ -19,7 +19,7 @@ Limits limits_of(const Hardware& hardware, const recipe::HardwareSection& sectio
   return limits;
 }
 
-int64_t scratch_of_products(const Hardware& hardware, const recipe::RunConfig& run, int num_threads) {
+int64_t unplanned_scratch(const Hardware& hardware, const recipe::RunConfig& run, int num_threads) {
   constexpr int64_t kOfAThread = int64_t{2} << 20;      // measured: up to 1.7 MiB
   constexpr int64_t kOfAccelerator = int64_t{1} << 20;  // tables and workspace of a grouped product: 0.1 MiB
   if (hardware.is_accelerator) return kOfAccelerator;

@@ -26,7 +26,7 @@ Limits limits_of(const Hardware& hardware, const recipe::HardwareSection& sectio
 
 // In bf16 on a CPU oneDNN's products take scratch while they run, on an accelerator grouped products and
 // attention some tables, which no dry run knows (docs/plan.md, Limits): at most so many bytes of a rank.
-int64_t scratch_of_products(const Hardware& hardware, const recipe::RunConfig& run, int num_threads);
+int64_t unplanned_scratch(const Hardware& hardware, const recipe::RunConfig& run, int num_threads);
 
 // Bytes that a rank's tensors need of what limits them, and those of a node.
 struct Needs {
