@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "steppe/base/error.h"
 #include "steppe/comm/shape_only_communicator.h"
 #include "steppe/comm/test_world.h"

@@ -2,7 +2,6 @@
 // only the bytes move.
 #include <gtest/gtest.h>
 
-
 #include "steppe/memory/scope.h"
 #include "tests/training/small_run.h"
 
