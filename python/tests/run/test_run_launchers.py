@@ -4,7 +4,7 @@ import signal
 import sys
 
 import pytest
-from steppe_program import read_metrics, read_status
+from steppe_program import LONG, read_metrics, read_status
 
 _TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2"]
 _SLURM = {
@@ -21,8 +21,7 @@ def torchrun(port):
 
 
 def test_torchrun_trains_until_it_is_told_to_stop(start, free_port):
-    sets = ["training.steps=1000000", "validation.interval=0", "validation.at_start=false"]
-    job = start(sets=sets, launcher=torchrun(free_port), OMP_NUM_THREADS="")
+    job = start(sets=LONG, launcher=torchrun(free_port), OMP_NUM_THREADS="")
     job.wait_for_step(2)
     job.process.send_signal(signal.SIGTERM)
     job.wait()  # torchrun's status is 1, whatever its ranks say
@@ -91,11 +90,10 @@ def test_a_launchers_rank_fails_and_takes_the_others_along(start, free_port, tmp
 
 def test_a_launchers_rank_0_dies_and_the_other_says_so(start, free_port, tmp_path):
     """Without a word, and with the store that it served."""
-    sets = ["training.steps=1000000", "validation.interval=0", "validation.at_start=false"]
     ranks = []
     for rank in (0, 1):
         variables = {**_SLURM, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}
-        ranks.append(start(sets=sets, folder=tmp_path / "run", MASTER_PORT=free_port, **variables))
+        ranks.append(start(sets=LONG, folder=tmp_path / "run", MASTER_PORT=free_port, **variables))
     ranks[0].wait_for_step(2)
     ranks[0].process.kill()
     assert ranks[1].wait() == 1
