@@ -6,15 +6,10 @@ import signal
 import time
 
 import pytest
-from steppe_program import read_metrics, read_status, wait_until
+from steppe_program import LONG, read_metrics, read_status, wait_until
 from test_run_launchers import torchrun
 
-_LONG = [
-    "training.steps=1000000",
-    "lr_scheduler.type=constant",
-    "validation.interval=0",
-    "validation.at_start=false",
-]
+_LONG = [*LONG, "lr_scheduler.type=constant"]
 
 
 def verdict(job) -> str:
