@@ -16,7 +16,7 @@ int64_t expert_weights(const Sizes& s) {
 // Rows of the largest tile, where all routes come at once.
 int64_t tile_of(const Sizes& s, const RoutedRows& rows) {
   const int64_t limit = s.expert_tile_rows;
-  return limit > 0 ? std::min(limit, rows.received) : rows.received;
+  return limit > 0 ? std::min(limit, rows.at_once) : rows.at_once;
 }
 
 int64_t order_bytes(const Sizes& s, const RoutedRows& rows) {

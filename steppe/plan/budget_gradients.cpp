@@ -34,8 +34,9 @@ int64_t experts_of(const Sizes& s, int64_t layer) {
   return s.shape.model.is_dense_layer(layer) ? 0 : expert_unit(s);
 }
 
-// While the layer goes backward; of -1: behind all of them.
-int64_t leaving_at(const Sizes& s, int64_t layer) {
+// The two units that were given back last when those layers have gone backward that are above `layer`:
+// experts with their layer, dense shards when the next layer's gradient sets out.
+std::array<int64_t, 2> given_back_above(const Sizes& s, int64_t layer) {
   std::array<int64_t, 2> last = {table_unit(s), norm_unit(s) / s.W};
   const auto leaves = [&](int64_t elements) {
     if (elements > 0) last = {last[1], elements};
@@ -45,8 +46,17 @@ int64_t leaving_at(const Sizes& s, int64_t layer) {
     if (rounds_at_once(s)) leaves(dense_shard(s, before));
     if (!rounds_at_once(s) && before + 1 < s.L) leaves(dense_shard(s, before + 1));
   }
-  if (layer < 0 && !rounds_at_once(s)) leaves(dense_shard(s, 0));
+  return last;
+}
+
+int64_t leaving_at(const Sizes& s, int64_t layer) {
+  const auto last = given_back_above(s, layer);
   return last[0] + last[1];
+}
+
+int64_t leaving_behind_all(const Sizes& s) {
+  const auto last = given_back_above(s, -1);
+  return rounds_at_once(s) ? last[0] + last[1] : last[1] + dense_shard(s, 0);
 }
 
 // Of the layer that goes backward next; below 0, of the embedding.
@@ -109,7 +119,7 @@ void add_gradients_of_embedding(const Sizes& s, Terms& terms) {
 }
 
 void add_final_gradients_of_embedding(const Sizes& s, Terms& terms) {
-  add_host_gradients(s, table_unit(s), leaving_at(s, -1), 0, terms);
+  add_host_gradients(s, table_unit(s), leaving_behind_all(s), 0, terms);
 }
 
 int64_t sum_of_experts(const Sizes& s) {

@@ -103,8 +103,10 @@ void add_attention_backward(const Sizes& s, Terms& terms) {
 
 void add_feed_forward(const Sizes& s, int64_t intermediate, bool backward, Terms& terms) {
   const int64_t tile = ops::feed_forward_tile(s.n, intermediate, s.b, s.step.mlp_tile_tokens);
-  const int64_t kept = s.keeps_all() && !backward ? 2 * s.n * intermediate * s.b : 0;
-  terms.add("gate, up, activation", "3T·I·b", Category::kFfn, kept + 3 * tile * intermediate * s.b);
+  const bool keeps = s.keeps_all() && !backward;  // gate and up of all rows
+  const int64_t values = keeps ? 2 * s.n + tile : 3 * tile;
+  terms.add("gate, up, activation", keeps ? "(2N+T)·I·b" : "3T·I·b", Category::kFfn,
+            values * intermediate * s.b);
   if (backward && !s.fp32()) {
     terms.add("product of a weight gradient", "2I·H·b", Category::kGrads, 2 * intermediate * s.H * s.b);
   }

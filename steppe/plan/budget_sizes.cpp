@@ -1,10 +1,12 @@
 #include "steppe/plan/budget_sizes.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "steppe/memory/host_arena.h"
 #include "steppe/ops/moe_dispatch/chunk_sizes.h"
 #include "steppe/ops/moe_dispatch/dispatch_plan.h"
+#include "steppe/ops/moe_dispatch/route_schedule.h"
 #include "steppe/plan/supposed_batch.h"
 #include "steppe/plan/supposed_routing.h"
 #include "steppe/train/configure.h"
@@ -18,6 +20,15 @@ constexpr int64_t kAlignment = 16;  // elements, of a slice of a unit
 
 int64_t rounded_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+// Rows of the rank's own experts or of foreign ones, whichever are more, where all come in one chunk.
+int64_t rows_at_once(const ops::RouteCounts& counts, const ops::DispatchPlan& plan, int64_t rank) {
+  if (counts.split.num_chunks > 1) return 0;
+  const auto rows = ops::schedule_routes(counts, plan, /*chunk=*/0, rank).rows_of_expert;
+  const auto foreign = rows.begin() + plan.num_experts / plan.degree;
+  return std::max(std::accumulate(rows.begin(), foreign, int64_t{0}),
+                  std::accumulate(foreign, rows.end(), int64_t{0}));
 }
 
 // As the dispatch plans it, when every source of the group routes like this one.
@@ -43,6 +54,7 @@ RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s) {
     int64_t received = 0;
     for (const auto& chunk : plan.chunks) received += chunk.rows_of_rank[own];
     most.received = std::max(most.received, received);
+    most.at_once = std::max(most.at_once, rows_at_once(counts, plan, own));
     most.slot = std::max(most.slot, ops::slot_rows(plan, own));
     most.tile = std::max(most.tile, ops::tile_rows_of(plan, s.expert_tile_rows));
     most.helped = std::max(most.helped, static_cast<int64_t>(plan.helpers.experts_of(own).size()));
@@ -62,7 +74,7 @@ RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s) {
 // Whatever the router does.
 RoutedRows rows_at_most(const Sizes& s) {
   auto rows = s.expected;
-  rows.received = s.Ep * s.n * s.k;
+  rows.received = rows.at_once = s.Ep * s.n * s.k;
   rows.slot = s.Ep * rows.chunk_sent;
   if (s.step.dispatch.kind != ops::DispatchKind::kEp && s.Ep > 1) {
     rows.helped = s.step.dispatch.plan.least_loaded.max_helpers.value_or(s.E - s.E / s.Ep);

@@ -14,9 +14,10 @@ namespace steppe::plan {
 
 // Rows that a layer's routing brings a rank, and what it then needs.
 struct RoutedRows {
-  int64_t received = 0;    // in all
-  int64_t slot = 0;        // of a slot, with chunks
-  int64_t tile = 0;        // of an expert tile, with chunks
+  int64_t received = 0;  // in all
+  int64_t at_once = 0;   // of the own experts or of the foreign ones, whichever are more; one takes its turn
+  int64_t slot = 0;      // of a slot, with chunks
+  int64_t tile = 0;      // of an expert tile, with chunks
   int64_t chunk_sent = 0;  // k·c: routes of this rank in a chunk
   int64_t num_chunks = 1;
   int64_t helped = 0;  // foreign experts
