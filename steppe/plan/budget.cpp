@@ -63,8 +63,8 @@ Budget budget_of(const recipe::RunConfig& run, const Sizes& s, const DryRunOptio
   Terms persistent(budget.persistent.terms);
   add_persistent(s, persistent);
   budget.phases = phases_of(s);
-  if (const auto later = s.state.host_gradients ? sizes_of_later(run, s) : std::nullopt) {
-    for (auto& phase : phases_of(*later)) budget.phases.push_back(std::move(phase));
+  if (const auto shorter = sizes_of_shorter(run, s)) {
+    for (auto& phase : phases_of(*shorter)) budget.phases.push_back(std::move(phase));
   }
   budget.host.name = "host";
   Terms host(budget.host.terms);

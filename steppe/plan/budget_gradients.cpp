@@ -130,7 +130,7 @@ int64_t sum_of_table(const Sizes& s) {
 }
 
 bool gradients_become_final(const Sizes& s) {
-  return s.state.host_gradients && (s.adds_to_gradients || s.num_micro_batches == 1);
+  return s.state.host_gradients && s.is_last;
 }
 
 }  // namespace steppe::plan

@@ -83,12 +83,8 @@ RoutedRows rows_at_most(const Sizes& s) {
   return rows;
 }
 
-// Of the step's first micro-batch, and of the largest behind it.
-std::pair<int64_t, int64_t> tokens_of(const recipe::RunConfig& run, const Sizes& s) {
-  const auto tokens =
-      tokens_of_micro_batches(run, s.shape.layout_config, s.shape.layout.group_index(Axis::kSequence));
-  if (tokens.size() < 2) return {tokens.empty() ? 0 : tokens[0], 0};
-  return {tokens[0], *std::max_element(tokens.begin() + 1, tokens.end())};
+std::vector<int64_t> tokens_of(const recipe::RunConfig& run, const Sizes& s) {
+  return tokens_of_micro_batches(run, s.shape.layout_config, s.shape.layout.group_index(Axis::kSequence));
 }
 
 void set_tokens(const recipe::RunConfig& run, int64_t tokens, Sizes& s, const Sizes* routed_alike) {
@@ -131,17 +127,19 @@ Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& opti
   s.expert_tile_rows = dispatch.tile_rows > 0 || dispatch.tile_bytes == 0
                            ? dispatch.tile_rows
                            : std::max<int64_t>(1, dispatch.tile_bytes / (3 * s.I * s.b));
-  const auto [first, later] = tokens_of(run, s);
-  s.adds_to_gradients = s.num_micro_batches > 1 && later >= first;
-  set_tokens(run, std::max(first, later), s, routed_alike);
+  const auto tokens = tokens_of(run, s);  // full ones, then what is left
+  const int64_t largest = tokens.empty() ? 0 : tokens.front();
+  s.is_last = tokens.empty() || tokens.back() == largest;
+  s.adds_to_gradients = tokens.size() > 1 && tokens[1] == largest;
+  set_tokens(run, largest, s, routed_alike);
   return s;
 }
 
-std::optional<Sizes> sizes_of_later(const recipe::RunConfig& run, const Sizes& largest) {
-  if (largest.adds_to_gradients || largest.num_micro_batches == 1) return std::nullopt;
+std::optional<Sizes> sizes_of_shorter(const recipe::RunConfig& run, const Sizes& largest) {
+  if (largest.is_last) return std::nullopt;
   Sizes s = largest;
-  s.adds_to_gradients = true;
-  set_tokens(run, tokens_of(run, s).second, s, nullptr);
+  s.adds_to_gradients = s.is_last = true;
+  set_tokens(run, tokens_of(run, s).back(), s, nullptr);
   return s;
 }
 

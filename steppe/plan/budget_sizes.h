@@ -40,7 +40,9 @@ struct Sizes {
   int64_t n = 0, row = 0;     // N, S
   int64_t longest_document = 0;
   int64_t num_micro_batches = 1;
-  bool adds_to_gradients = false;  // of an earlier micro-batch
+  // Of the micro-batch that these are the sizes of: it adds to an earlier one's gradients; it is the step's
+  // last.
+  bool adds_to_gradients = false, is_last = true;
   int64_t W = 1, D = 1, Ep = 1, P = 1;
   int64_t L = 0, H = 0, E = 0, k = 0, I = 0, V = 0;
   int64_t vocab_rows = 0;             // V/P
@@ -64,8 +66,8 @@ struct Sizes {
 // `routed_alike`: sizes of a run whose layers route the same, whose rows need not be counted again.
 Sizes sizes_of(const recipe::RunConfig& run, int rank, const DryRunOptions& options,
                const Sizes* routed_alike = nullptr);
-// Where the largest micro-batch adds to no earlier one's gradients: of the largest that does, if any.
-std::optional<Sizes> sizes_of_later(const recipe::RunConfig& run, const Sizes& largest);
+// Of the step's last micro-batch, where it is shorter than the largest: it may be cut into fewer chunks.
+std::optional<Sizes> sizes_of_shorter(const recipe::RunConfig& run, const Sizes& largest);
 
 Budget budget_of(const recipe::RunConfig& run, const Sizes& sizes, const DryRunOptions& options);
 

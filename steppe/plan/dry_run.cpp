@@ -29,7 +29,7 @@ namespace {
 using layout::Axis;
 using train::RankShape;
 
-// What does not change from one micro-batch to the next shows in two.
+// What does not change from one full micro-batch to the next shows in two.
 constexpr int64_t kMicroBatchesRun = 2;
 
 std::vector<data::Microbatch> batch_of(const recipe::RunConfig& run, const DryRunOptions& options,
@@ -66,11 +66,15 @@ Counters since(const Counters& before, const train::Assembly& rank) {
 void run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, bool record, DryRun& dry) {
   auto& ledger = memory::current_ledger();
   const int64_t more = dry.num_micro_batches - static_cast<int64_t>(batch.size());
-  Counters of_one;
+  Counters of_each;  // full ones behind the first
   if (more > 0) {
-    const auto before = rank.counters;
-    rank.step.accumulate(batch.first(1));
-    of_one = since(before, rank);
+    const auto counted = [&](int64_t num) {
+      const auto before = rank.counters;
+      rank.step.accumulate(batch.first(num));
+      return since(before, rank);
+    };
+    of_each = counted(kMicroBatchesRun);
+    of_each -= counted(1);
   }
   ledger.reset_peak();
   const int64_t allocations = ledger.num_allocations();
@@ -80,10 +84,7 @@ void run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, bo
   const auto before = rank.counters;
   auto result = rank.step.accumulate(batch);
   dry.counters = since(before, rank);
-  if (more > 0) {
-    auto each = dry.counters;
-    dry.counters += times(each -= of_one, more);
-  }
+  dry.counters += times(of_each, more);
   const auto accumulated = rank.counters;
   rank.step.update(result, /*lr=*/1e-3, /*step=*/1);
   dry.update = since(accumulated, rank);

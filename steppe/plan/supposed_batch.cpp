@@ -45,8 +45,10 @@ std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const
   const int64_t length = run.training.seq_length, degree = layout.ulysses_degree;
   const auto sequence = supposed_sequence(length, vocab_size, layout.vocab_degree);
   std::vector<data::Microbatch> batch;
-  for (const auto& indices : batch_plan(run, layout).micro_batches(/*step=*/0, options.group)) {
-    if (static_cast<int64_t>(batch.size()) == options.most) break;
+  const auto micro_batches = batch_plan(run, layout).micro_batches(/*step=*/0, options.group);
+  for (const auto& indices : micro_batches) {
+    const bool shorter = indices.size() < micro_batches.front().size();
+    if (static_cast<int64_t>(batch.size()) >= options.most && !shorter) continue;
     auto& micro_batch = batch.emplace_back();
     const int64_t rest = static_cast<int64_t>(indices.size()) * length % degree;
     for (const int64_t index : indices) {

@@ -13,7 +13,7 @@ namespace steppe::plan {
 
 struct SupposedBatch {
   int64_t group = 0;
-  int64_t most = 0;          // micro-batches, though a step may have more
+  int64_t most = 0;  // full micro-batches, though a step may have more; beside them a shorter last one
   bool fill_shards = false;  // rows lengthened until every shard is as long as the longest
 };
 std::vector<data::Microbatch> supposed_batch(const recipe::RunConfig& run, const layout::LayoutConfig& layout,

@@ -74,6 +74,10 @@ std::vector<PlannedRun> planned_runs() {
   return {
       {"alone", 1, {}},
       {"alone, micro-batches of two", 1, {"training.micro_batch_size=2"}},
+      {"alone, three micro-batches, the last so short that it is one chunk",
+       1,
+       {pipelined, "dispatch.token_budget=100", "training.micro_batch_size=2", "training.global_batch_size=5",
+        "model.moe_intermediate_size=256", "training.seq_length=90"}},
       {"alone, three threads", 1, {}, 3},
       {"alone, everything kept", 1, {keep}},
       {"alone, chunks", 1, {pipelined, chunks}},
