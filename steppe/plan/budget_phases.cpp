@@ -155,31 +155,29 @@ class PhaseList {
     add_end_of_backward(layer, number);
     if (!gradients_become_final(s) || dense || s.W == s.Ep) return;
     add("gradients of experts over replicas, layer " + number, [&](Terms& terms) {
-      add_boundaries(s, layer, s.keeps_all() ? layer : 0, terms);
-      add_gathered(s, layer, layer - 1, terms);
+      add_left_of_backward(layer, terms);
       add_gradients_backward(s, layer, terms);
-      terms.add("gradient", "N·H·b", Category::kResidual, stream(s));
       terms.add("a unit's gradient and its sum", "Θe/Ep·(g+4Ep/W)", Category::kStaging, sum_of_experts(s));
     });
   }
 
   void add_head() {
     const auto& s = s_;
-    add("vocabulary loss", [&](Terms& terms) {
+    const auto frame = [&](Terms& terms) {
       add_behind_all_layers(s, terms);
-      add_gradients_of_head(s, terms);
       terms.add("stream, normalized and its gradient", "3N·H·b", Category::kResidual,
                 3 * stream(s) + 4 * s.n);
       terms.add("final norm", "a few H", Category::kGathered, 8 * norm_unit(s));
+    };
+    add("vocabulary loss", [&](Terms& terms) {
+      frame(terms);
+      add_gradients_of_head(s, terms);
       add_vocab_loss(s, terms);
     });
     if (!gradients_become_final(s) || s.shape.model.tie_word_embeddings) return;
     add("gradients of the head over replicas", [&](Terms& terms) {
-      add_behind_all_layers(s, terms);
+      frame(terms);
       terms.add("gradients of the head", "g·Θv/P", Category::kGrads, s.g * table_unit(s));
-      terms.add("stream, normalized and its gradient", "3N·H·b", Category::kResidual,
-                3 * stream(s) + 4 * s.n);
-      terms.add("final norm", "a few H", Category::kGathered, 8 * norm_unit(s));
       terms.add("a unit's gradient and its sum", "Θv/P·(g+4P/W)", Category::kStaging, sum_of_table(s));
     });
   }
@@ -270,15 +268,20 @@ class PhaseList {
     });
   }
 
+  // When a layer's work is done.
+  void add_left_of_backward(int64_t layer, Terms& terms) const {
+    add_boundaries(s_, layer, s_.keeps_all() ? layer : 0, terms);
+    add_gathered(s_, layer, layer - 1, terms);
+    terms.add("gradient", "N·H·b", Category::kResidual, stream(s_));
+  }
+
   // Its dense gradient sets out, when nothing else of the layer is left.
   void add_end_of_backward(int64_t layer, const std::string& number) {
     const auto& s = s_;
     if (s.W == 1) return;
     add("dense gradient sets out, layer " + number, [&](Terms& terms) {
-      add_boundaries(s, layer, s.keeps_all() ? layer : 0, terms);
-      add_gathered(s, layer, layer - 1, terms);
+      add_left_of_backward(layer, terms);
       add_gradients_setting_out(s, layer, terms);
-      terms.add("gradient", "N·H·b", Category::kResidual, stream(s));
     });
   }
 

@@ -66,16 +66,15 @@ Counters since(const Counters& before, const train::Assembly& rank) {
 void run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, bool record, DryRun& dry) {
   auto& ledger = memory::current_ledger();
   const int64_t more = dry.num_micro_batches - static_cast<int64_t>(batch.size());
-  Counters of_each;  // full ones behind the first
-  if (more > 0) {
-    const auto counted = [&](int64_t num) {
-      const auto before = rank.counters;
-      rank.step.accumulate(batch.first(num));
-      return since(before, rank);
-    };
-    of_each = counted(kMicroBatchesRun);
-    of_each -= counted(1);
-  }
+  const bool ends_shorter = static_cast<int64_t>(batch.size()) > kMicroBatchesRun;
+  const auto counted = [&](int64_t num) {
+    const auto before = rank.counters;
+    rank.step.accumulate(batch.first(num));
+    return since(before, rank);
+  };
+  Counters of_one, of_two;
+  if (more > 0) of_one = counted(1);
+  if (more > 0 && ends_shorter) of_two = counted(kMicroBatchesRun);
   ledger.reset_peak();
   const int64_t allocations = ledger.num_allocations();
   std::optional<memory::TimelineRecording> recording;
@@ -84,7 +83,10 @@ void run_step(train::Assembly& rank, std::span<const data::Microbatch> batch, bo
   const auto before = rank.counters;
   auto result = rank.step.accumulate(batch);
   dry.counters = since(before, rank);
-  dry.counters += times(of_each, more);
+  if (more > 0) {
+    auto each = ends_shorter ? of_two : dry.counters;
+    dry.counters += times(each -= of_one, more);
+  }
   const auto accumulated = rank.counters;
   rank.step.update(result, /*lr=*/1e-3, /*step=*/1);
   dry.update = since(accumulated, rank);
@@ -234,20 +236,16 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
   add(most_trained(run, first, world_size));
   // Of shards that do not come out even the first rank has the largest, though others may have more
   // micro-batches of the same size.
-  const auto largest = [&](int64_t group) {
-    const auto tokens = tokens_of_micro_batches(run, shape.layout_config, group);
-    return tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end());
-  };
-  if (largest(0) == largest(first / shape.layout_config.ulysses_degree)) add(0);
+  const int64_t ulysses = shape.layout_config.ulysses_degree;
+  const int64_t largest = supposed_rows(run, shape.layout_config, first / ulysses);
+  if (supposed_rows(run, shape.layout_config, 0) == largest) add(0);
   const int degree = shape.layout_config.expert_degree;
   if (degree == 1 || run.dispatch.kind == "ep" || run.router.force_load_balancing) return candidates;
 
   // Peers suppose the same of each other, so one rank's routes say what everyone's are.
   const auto routing = supposed_routing(run, shape.model, first);
   const auto options = train::step_config(run).dispatch;
-  const int64_t ulysses = shape.layout_config.ulysses_degree;
-  const int64_t tokens =
-      layout::even_part(supposed_rows(run, shape.layout_config, first / ulysses), ulysses, 0).size();
+  const int64_t tokens = layout::even_part(largest, ulysses, 0).size();
   const auto split = ops::split_tokens(options, tokens);
   const std::vector<int64_t> ids(tokens);
   const auto on_meta = at::TensorOptions().device(at::kMeta);
