@@ -34,22 +34,17 @@ int64_t rows_at_once(const ops::RouteCounts& counts, const ops::DispatchPlan& pl
 // As the dispatch plans it, when every source of the group routes like this one.
 RoutedRows rows_by_profile(const recipe::RunConfig& run, const Sizes& s) {
   RoutedRows most;
-  const auto routing = supposed_routing(run, s.shape.model, s.shape.layout.rank());
+  const auto supposed = supposed_routing(run, s.shape.model, s.shape.layout.rank());
+  auto balanced = ops::balanced_routing({s.E, s.k, true});
+  ops::RoutingSource& routing = supposed ? *supposed : balanced;
   const auto split = ops::split_tokens(s.step.dispatch, s.n);
   most.num_chunks = split.num_chunks;
   most.chunk_sent = s.k * split.tokens(0, s.n);
-  const auto ids_Nk = at::empty({s.n, s.k}, at::TensorOptions().device(at::kMeta).dtype(at::kInt));
-  const std::vector<int64_t> tokens(s.n);
   const int64_t local = s.E / s.Ep, own = s.shape.layout.index_in_group(Axis::kExpert);
   const bool alike = !run.plan.routing_profile.ends_with(".jsonl");  // all layers
   for (int64_t layer = 0; layer < s.L; ++layer) {
     if (s.shape.model.is_dense_layer(layer)) continue;
-    const auto mine =
-        routing ? routing->choose({layer, tokens, split}, ids_Nk, {}, {}, {})
-                : ops::balanced_routing({s.E, s.k, true}).choose({layer, tokens, split}, ids_Nk, {}, {}, {});
-    ops::RouteCounts counts{s.E, {}, split};
-    for (int64_t source = 0; source < s.Ep; ++source)
-      counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
+    const auto counts = routed_alike(routing, s.shape.model, layer, split, s.n, s.Ep);
     const auto plan = ops::plan_dispatch(counts, s.Ep, s.k, ops::plan_options(s.step.dispatch));
     int64_t received = 0;
     for (const auto& chunk : plan.chunks) received += chunk.rows_of_rank[own];

@@ -247,16 +247,10 @@ std::vector<int> heaviest_candidates(const recipe::RunConfig& run, int world_siz
   const auto options = train::step_config(run).dispatch;
   const int64_t tokens = layout::even_part(largest, ulysses, 0).size();
   const auto split = ops::split_tokens(options, tokens);
-  const std::vector<int64_t> ids(tokens);
-  const auto on_meta = at::TensorOptions().device(at::kMeta);
-  const auto ids_Nk = at::empty({tokens, shape.model.num_experts_per_tok}, on_meta.dtype(at::kInt));
   std::map<int64_t, int> rank_of_helped;  // how many foreign experts, who
   for (int64_t layer = 0; layer < shape.model.num_hidden_layers; ++layer) {
     if (shape.model.is_dense_layer(layer)) continue;
-    const auto mine = routing->choose({layer, ids, split}, ids_Nk, {}, {}, {});
-    ops::RouteCounts counts{shape.model.num_experts, {}, split};
-    for (int source = 0; source < degree; ++source)
-      counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
+    const auto counts = routed_alike(*routing, shape.model, layer, split, tokens, degree);
     const auto dispatch =
         ops::plan_dispatch(counts, degree, shape.model.num_experts_per_tok, ops::plan_options(options));
     for (int rank = 0; rank < degree; ++rank) {

@@ -59,4 +59,16 @@ std::unique_ptr<ops::RoutingSource> supposed_routing(const recipe::RunConfig& ru
                               static_cast<uint64_t>(rank));
 }
 
+ops::RouteCounts routed_alike(ops::RoutingSource& routing, const model::ModelConfig& model, int64_t layer,
+                              const ops::ChunkSplit& split, int64_t num_tokens, int64_t num_sources) {
+  const auto ids_Nk = at::empty({num_tokens, model.num_experts_per_tok},
+                                at::TensorOptions().device(at::kMeta).dtype(at::kInt));
+  const std::vector<int64_t> tokens(num_tokens);
+  const auto mine = routing.choose({layer, tokens, split}, ids_Nk, {}, {}, {});
+  ops::RouteCounts counts{model.num_experts, {}, split};
+  for (int64_t source = 0; source < num_sources; ++source)
+    counts.routes.insert(counts.routes.end(), mine.begin(), mine.end());
+  return counts;
+}
+
 }  // namespace steppe::plan
