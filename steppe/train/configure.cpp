@@ -88,15 +88,6 @@ optim::StateOptions state_options(const recipe::RunConfig& run) {
   return state;
 }
 
-offload::OutputCost output_cost(const recipe::RunConfig& run, const model::ModelConfig& model,
-                                int ulysses_degree) {
-  const int64_t row_tokens = run.training.seq_length * run.training.micro_batch_size;
-  const int64_t shard_tokens = (row_tokens + ulysses_degree - 1) / ulysses_degree;
-  return offload::attention_output_cost(shard_tokens * ulysses_degree,
-                                        model.num_attention_heads / ulysses_degree, model.head_dim,
-                                        static_cast<int64_t>(c10::elementSize(compute_dtype(run))));
-}
-
 offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model::ModelConfig& model,
                                       const layout::LayoutConfig& layout,
                                       std::optional<offload::OutputBudgets> attention_output_bytes) {
@@ -104,6 +95,7 @@ offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model:
   const auto itemsize = static_cast<int64_t>(c10::elementSize(compute_dtype(run)));
   const int64_t row_tokens = run.training.seq_length * run.training.micro_batch_size;
   const int64_t degree = layout.ulysses_degree, num_layers = model.num_hidden_layers;
+  const int64_t shard_tokens = (row_tokens + degree - 1) / degree;
   offload::OffloadConfig config;
   config.pin_memory = run.offload.pin_memory;
   config.boundaries = run.offload.activations == "sco"   ? BoundaryPolicy::kSco
@@ -111,8 +103,7 @@ offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model:
                                                          : BoundaryPolicy::kNone;
   const int64_t share =
       offload::host_share(run.offload.host_budget, run.hardware.ranks_per_node.value_or(layout.world_size));
-  const offload::BoundaryBytes boundaries{num_layers, (row_tokens + degree - 1) / degree, model.hidden_size,
-                                          itemsize};
+  const offload::BoundaryBytes boundaries{num_layers, shard_tokens, model.hidden_size, itemsize};
   config.boundary_host_bytes = offload::boundary_arena_bytes(config.boundaries, share, boundaries);
   if (config.boundaries != BoundaryPolicy::kNone) {
     config.description = fmt::format("boundaries: {} of {} layers in host memory ({} a rank)",
@@ -123,7 +114,10 @@ offload::OffloadConfig offload_config(const recipe::RunConfig& run, const model:
   const bool travels = config.boundaries != BoundaryPolicy::kNone;
   int64_t host_bytes = travels ? share - config.boundary_host_bytes : 0;
   if (attention_output_bytes) host_bytes = std::min(host_bytes, attention_output_bytes->host_bytes);
-  const std::vector<offload::OutputCost> costs(num_layers, output_cost(run, model, layout.ulysses_degree));
+  // A row is filled up to what the sequence group divides.
+  const std::vector<offload::OutputCost> costs(
+      num_layers, offload::attention_output_cost(shard_tokens * degree, model.num_attention_heads / degree,
+                                                 model.head_dim, itemsize));
   config.attention_outputs =
       attention_output_bytes
           ? offload::choose_within_room(costs, {attention_output_bytes->device_bytes, host_bytes})

@@ -19,9 +19,6 @@ layout::LayoutConfig layout_config(const recipe::RunConfig& run, int world_size)
 layout::LayoutConstraints layout_constraints(const model::ModelConfig& model);
 ops::VocabLossOptions vocab_loss_options(const recipe::LossSection& loss);
 StepConfig step_config(const recipe::RunConfig& run);
-// Of a layer, by the largest micro-batch: its row is filled up to what the sequence group divides.
-offload::OutputCost output_cost(const recipe::RunConfig& run, const model::ModelConfig& model,
-                                int ulysses_degree);
 // Sizes of the largest micro-batch decide what fits; hardware.ranks_per_node (default: all ranks) share
 // offload.host_budget. ValueError naming it where it must hold more. `attention_output_bytes`: room that kept
 // attention outputs have on a rank's device, the same on every rank (plan/attention_room.h finds it). With
